@@ -1,0 +1,10 @@
+// Package policies holds the owner's rules and everything that judges by them:
+// the three built-in policies as data, limits, path rules, the commands that
+// may count as tests, toolchain detection, the seccomp profiles, and the
+// narrowing of the owner's rules by a task. It never widens a rule, runs
+// nothing, opens no file of the host and keeps no state: every function is a
+// pure question, safe to ask from many goroutines at once.
+//
+// Start reading at policy.go, then effective.go. It may import protocol and
+// internal packages only.
+package policies
