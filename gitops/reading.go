@@ -134,6 +134,9 @@ func ReadHashReply(r io.Reader, lim Limits) (Manifest, error) {
 	if err != nil {
 		return Manifest{}, err
 	}
+	if s.count != int64(len(entries)) {
+		return Manifest{}, a.broken(fmt.Errorf("%d entries, announced %d", len(entries), s.count))
+	}
 	m, err := NewManifest("", s.tree, entries)
 	if err != nil {
 		return Manifest{}, a.broken(err)
