@@ -1,0 +1,110 @@
+package telemetry
+
+import (
+	"slices"
+	"time"
+)
+
+// SetReady sets ready{reason}: 1 for reason, one of Reasons, 0 for all others.
+func (m *Metrics) SetReady(reason string) {
+	for _, known := range Reasons {
+		value := 0.0
+		if known == reason {
+			value = 1
+		}
+		m.ready.WithLabelValues(known).Set(value)
+	}
+}
+
+// Beat counts a beat by its result, one of BeatResults.
+func (m *Metrics) Beat(result string) {
+	m.beats.WithLabelValues(listed(BeatResults, result)).Inc()
+}
+
+// ControlPlane notes one call; code 0 means that no answer came.
+func (m *Metrics) ControlPlane(endpoint string, status int, took time.Duration) {
+	m.controlPlaneCalls.WithLabelValues(listed(endpoints, endpoint), code(status)).Inc()
+	m.controlPlaneTime.Observe(seconds(took))
+}
+
+// Job counts a run that ended. stage is empty unless it FAILED.
+func (m *Metrics) Job(role, outcome, stage string, took time.Duration) {
+	if stage == "" {
+		stage = "none"
+	}
+	role = listed(roles, role)
+	m.jobs.WithLabelValues(role, listed(outcomes, outcome), listed(stages, stage)).Inc()
+	m.jobDuration.WithLabelValues(role).Observe(seconds(took))
+}
+
+// phases are the phases that may be a label: those of workers.
+var phases = []string{
+	"PREPARING_REPOSITORY", "PREPARING_ENVIRONMENT", "BASELINE_VALIDATION",
+	"GENERATING_IMPLEMENTATION", "POST_CHANGE_VALIDATION", "REPAIRING_IMPLEMENTATION",
+	"CREATING_COMMIT", "PUSHING_BRANCH", "CREATING_PULL_REQUEST", "SUBMITTING_RESULT",
+}
+
+// Phase notes how long a phase of a run took. The two that end a run have no
+// duration and are left out.
+func (m *Metrics) Phase(phase string, took time.Duration) {
+	if slices.Contains(phases, phase) {
+		m.phaseDuration.WithLabelValues(phase).Observe(seconds(took))
+	}
+}
+
+// SandboxStarted notes a start by backend.
+func (m *Metrics) SandboxStarted(backend string, took time.Duration) {
+	m.sandboxStart.WithLabelValues(listed(backends, backend)).Observe(seconds(took))
+}
+
+// LimitHit counts a limit that a command reached.
+func (m *Metrics) LimitHit(limit string) {
+	m.limitHits.WithLabelValues(listed(Limits, limit)).Inc()
+}
+
+// Swept counts removed left-overs of one kind.
+func (m *Metrics) Swept(kind string, n int) {
+	m.swept.WithLabelValues(listed(SweptKinds, kind)).Add(float64(max(n, 0)))
+}
+
+// Provider notes one request to the model provider.
+func (m *Metrics) Provider(status int, took time.Duration) {
+	m.providerCalls.WithLabelValues(code(status)).Inc()
+	m.ProviderDuration.Observe(seconds(took))
+}
+
+// Tokens counts model tokens; negative counts of a broken provider are left out.
+func (m *Metrics) Tokens(input, output int64) {
+	m.providerTokens.WithLabelValues("input").Add(float64(max(input, 0)))
+	m.providerTokens.WithLabelValues("output").Add(float64(max(output, 0)))
+}
+
+// Signed counts a statement that was signed.
+func (m *Metrics) Signed(statement string) {
+	m.signatures.WithLabelValues(listed(Statements, statement)).Inc()
+}
+
+// Violation counts a broken rule; rule is a failure code, never a path.
+func (m *Metrics) Violation(rule string) {
+	m.violations.WithLabelValues(listed([]string{
+		"POLICY_PATH_VIOLATION", "PROTECTED_FILE_CHANGED", "CHANGE_UNSUPPORTED",
+		"CHANGE_TOO_LARGE", "SECRETS_FOUND",
+	}, rule)).Inc()
+}
+
+// Records sets journal_records{state}.
+func (m *Metrics) Records(counts map[string]int) {
+	for _, state := range RecordStates {
+		m.records.WithLabelValues(state).Set(float64(counts[state]))
+	}
+}
+
+// Lease sets the seconds left of the current lease; false: there is none, and
+// the series goes away.
+func (m *Metrics) Lease(left time.Duration, exists bool) { m.lease.set(seconds(left), exists) }
+
+// OutboxOldest sets when the oldest undelivered result was sealed; the zero
+// time: there is none.
+func (m *Metrics) OutboxOldest(at time.Time) {
+	m.oldestInBox.set(float64(at.UnixMilli())/1000, !at.IsZero())
+}
