@@ -1,0 +1,78 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The kinds of failure. Every error of this package wraps exactly one of them,
+// except for those of a cancelled context and of the caller's own arguments.
+var (
+	// ErrUnreachable is trouble that may pass: no route, TLS, 5xx, a rate
+	// limit, a cut or stalled stream, an answer that is no git. Worth another
+	// try; RetryAfter says when, if the server did.
+	ErrUnreachable = errors.New("repository host unreachable")
+	// ErrRefused means that the credential was refused, also a fresh one.
+	ErrRefused = errors.New("repository access refused")
+	// ErrMoved means that the repository is elsewhere now.
+	ErrMoved = errors.New("repository moved")
+	// ErrBranchMissing means that the server has no such ref or commit.
+	ErrBranchMissing = errors.New("branch or commit missing")
+	// ErrUnsupported means a server or repository of another kind: SHA-256
+	// ids, no side band, no report of a push.
+	ErrUnsupported = errors.New("repository format unsupported")
+	// ErrTooLarge means that an answer is over its bound.
+	ErrTooLarge = errors.New("repository too large")
+	// ErrDiverged means that the branch to push holds another commit.
+	ErrDiverged = errors.New("branch holds another commit")
+	// ErrPushRefused means that the server's rules refuse the push for good.
+	ErrPushRefused = errors.New("push refused")
+	// ErrReceiver means that the writer of a fetched pack failed. When that is
+	// a sandbox, its own answer says more.
+	ErrReceiver = errors.New("receiver of the pack failed")
+	// ErrInvalid means that an argument is none that may be sent to a server.
+	ErrInvalid = errors.New("invalid argument")
+)
+
+// Error is a failure with its kind.
+type Error struct {
+	Kind   error // one of the package's sentinels
+	Op     string
+	Status int           // HTTP status, 0 when it is not the reason
+	After  time.Duration // Retry-After of the server, 0 when there was none
+	Err    error         // cause, nil when the kind says all; server text is quoted
+}
+
+// Error gives operation, kind and cause.
+func (e *Error) Error() string {
+	s := e.Op + ": " + e.Kind.Error()
+	if e.Status != 0 {
+		s += fmt.Sprintf(" (status %d)", e.Status)
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Unwrap gives kind and cause.
+func (e *Error) Unwrap() []error {
+	if e.Err == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.Err}
+}
+
+// RetryAfter gives the pause that the server asked for; 0 when it asked none.
+func RetryAfter(err error) time.Duration {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.After
+	}
+	return 0
+}
+
+func fail(kind error, op, format string, args ...any) error {
+	return &Error{Kind: kind, Op: op, Err: fmt.Errorf(format, args...)}
+}
