@@ -93,3 +93,7 @@ func setCapabilities(keep uint64) error {
 	}
 	return nil
 }
+
+// BuiltWithCgo reports whether this build can't confine its threads at all:
+// Lockdown.Apply then fails. Only race-detector builds are made so.
+func BuiltWithCgo() bool { return cgoBuild }
