@@ -1,0 +1,316 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// box is one sandbox. On the host it is a directory b/<id> of the stage with
+// the bundle and the overlay's mount point, a disk, a cgroup in each tree, a
+// record of the runtime and the processes. Close takes down whatever of it
+// exists, so it also undoes a start that failed halfway.
+type box struct {
+	job    *job
+	id     string
+	limits policies.Limits
+
+	mu      sync.Mutex // guards the life below; held for whole operations
+	dir     string
+	mounted bool // the overlay
+	disk    *disk
+	group   group
+	process *os.Process
+	ended   chan struct{} // closed once PID 1 was reaped
+	pipes   sandbox.Pipes
+	done    bool // frozen or collected
+	closed  bool
+	noise   *tail // what PID 1 wrote to its standard error
+}
+
+var _ sandbox.DriverSandbox = (*box)(nil)
+
+func (b *box) rootfs() string { return filepath.Join(b.dir, "rootfs") }
+
+// start builds the sandbox. What a failure leaves is Close's to remove.
+func (b *box) start(ctx context.Context, lowers []string, spec sandbox.Spec) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.build(ctx, lowers); err != nil {
+		return err
+	}
+	if err := b.describe(spec); err != nil {
+		return err
+	}
+	return b.launch(ctx)
+}
+
+// build makes directory, disk and overlay.
+func (b *box) build(ctx context.Context, lowers []string) error {
+	d := b.job.driver
+	b.dir = filepath.Join(d.config.Stage, "b", b.id)
+	b.group = group{d.cgroups, filepath.Join(d.label(), b.id)}
+	for _, path := range []string{b.dir, b.rootfs()} {
+		if err := os.Mkdir(path, 0o755); err != nil {
+			return fmt.Errorf("making bundle: %w", err)
+		}
+	}
+	disk, err := d.pool.take(ctx, size{b.limits.DiskBytes, b.limits.Inodes})
+	if err != nil {
+		return err
+	}
+	b.disk = disk
+	if err := prepareUpper(disk.path, b.job.ids.first); err != nil {
+		return err
+	}
+	upper, work := filepath.Join(disk.path, "up"), filepath.Join(disk.path, "wk")
+	if err := mountOverlay(d.config.Stage, b.rootfs(), lowers, upper, work); err != nil {
+		return err
+	}
+	b.mounted = true
+	return nil
+}
+
+// prepareUpper makes the overlay's directories on a fresh disk, with the places
+// that a sandbox writes to.
+func prepareUpper(disk string, first uint32) error {
+	tree := oursTree{root: disk, first: int(first)}
+	tree.dir("wk", 0o755, 0)
+	tree.dir("up", 0o755, 0)
+	tree.root = filepath.Join(disk, "up")
+	tree.dir("home", 0o755, 0)
+	tree.dir("var", 0o755, 0)
+	makePlaces(&tree)
+	return tree.err
+}
+
+func (b *box) describe(spec sandbox.Spec) error {
+	d := b.job.driver
+	filter, err := d.config.Seccomp(spec.Profile)
+	if err != nil {
+		return fmt.Errorf("making the seccomp profile: %w", err)
+	}
+	return writeBundle(b.dir, bundle(plan{rootfs: b.rootfs(), cgroup: b.group.path,
+		first: b.job.ids.first, limits: spec.Limits, cpus: cpus(spec.Limits),
+		swap: d.cgroups.swapAccounting(), seccomp: filter}))
+}
+
+// launch starts PID 1 with three pipes and begins to wait for its end.
+func (b *box) launch(ctx context.Context) error {
+	ours, theirs, err := makePipes()
+	if err != nil {
+		return err
+	}
+	b.pipes = sandbox.Pipes{Stdin: ours.in, Stdout: ours.out}
+	b.noise = drain(ours.err)
+	pid, err := b.job.driver.runtime.run(ctx, b.dir, b.id, theirs)
+	for _, f := range []*os.File{theirs.in, theirs.out, theirs.err} {
+		_ = f.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("%w; stderr %q", err, b.noise.text())
+	}
+	if b.process, err = os.FindProcess(pid); err != nil {
+		return fmt.Errorf("opening PID 1: %w", err)
+	}
+	b.ended = make(chan struct{})
+	go func(p *os.Process, ended chan struct{}) {
+		_, _ = p.Wait() // ends with the process, which Close kills
+		close(ended)
+	}(b.process, b.ended)
+	return nil
+}
+
+// makePipes returns our and PID 1's ends.
+func makePipes() (ours, theirs stdio, err error) {
+	var ends [6]*os.File
+	for i := 0; i < 6; i += 2 {
+		if ends[i], ends[i+1], err = os.Pipe(); err != nil {
+			for _, f := range ends[:i] {
+				_ = f.Close()
+			}
+			return stdio{}, stdio{}, fmt.Errorf("making pipes: %w", err)
+		}
+	}
+	return stdio{ends[1], ends[2], ends[4]}, stdio{ends[0], ends[3], ends[5]}, nil
+}
+
+// Pipes hands over our ends once.
+func (b *box) Pipes() sandbox.Pipes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.pipes
+	b.pipes = sandbox.Pipes{}
+	return p
+}
+
+// end kills PID 1, and with it its whole pid namespace, and returns when the
+// kernel has let go of every process. The end of PID 1's output is no sign of
+// that: it comes one or two milliseconds earlier.
+func (b *box) end(ctx context.Context) error {
+	if b.process != nil {
+		if err := b.process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return fmt.Errorf("ending sandbox: %w", err)
+		}
+		select {
+		case <-b.ended:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	} else if err := b.killGroup(); err != nil {
+		return err
+	}
+	return b.group.waitEmpty(ctx)
+}
+
+// killGroup ends what a start that failed in the middle may have left.
+func (b *box) killGroup() error {
+	if b.group.all == nil {
+		return nil
+	}
+	_, err := b.group.kill()
+	return err
+}
+
+// unmountRoot takes the overlay away; afterwards nothing but us can reach the
+// upper directory.
+func (b *box) unmountRoot() error {
+	if !b.mounted {
+		return nil
+	}
+	if err := unmount(b.rootfs()); err != nil {
+		return err
+	}
+	b.mounted = false
+	return nil
+}
+
+// finish is what Freeze and Collect share: every process is dead, the overlay
+// is gone, and the disk held what was written.
+func (b *box) finish(ctx context.Context, op string) error {
+	if b.done || b.closed {
+		return &sandbox.Error{Kind: sandbox.KindRefused, Op: op + ": it has ended"}
+	}
+	if err := b.end(ctx); err != nil {
+		return err
+	}
+	b.done = true
+	if err := b.unmountRoot(); err != nil {
+		return err
+	}
+	return b.checkDisk(op)
+}
+
+func (b *box) checkDisk(op string) error {
+	n, err := b.disk.failures()
+	if err != nil {
+		return err
+	}
+	if n > 0 {
+		return &sandbox.Error{Kind: sandbox.KindCrashed, Op: op + ": the host's disk failed below the sandbox's"}
+	}
+	return nil
+}
+
+// Freeze ends the sandbox and turns parts of its upper directory into layers.
+func (b *box) Freeze(ctx context.Context, parts []sandbox.Part) ([]sandbox.LayerID, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.finish(ctx, "freezing sandbox"); err != nil {
+		return nil, err
+	}
+	paths, err := moveParts(b.disk.path, b.job.ids.first, parts)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.disk.seal(ctx); err != nil {
+		return nil, err
+	}
+	// The remount has written everything back, so a host that was full only
+	// shows it now.
+	if err := b.checkDisk("freezing sandbox"); err != nil {
+		return nil, err
+	}
+	ids := b.job.keep(b.disk, paths)
+	b.disk = nil
+	return ids, nil
+}
+
+// Collect ends the sandbox and streams what its workspace changed.
+func (b *box) Collect(ctx context.Context, w io.Writer) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.finish(ctx, "collecting changes"); err != nil {
+		return err
+	}
+	return collect(ctx, filepath.Join(b.disk.path, "up", "workspace"), collectLimits(b.limits), w)
+}
+
+// Close removes the sandbox, whatever of it exists.
+func (b *box) Close(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil
+	}
+	if err := b.end(ctx); err != nil {
+		return err
+	}
+	b.closed = true
+	for _, f := range []*os.File{b.pipes.Stdin, b.pipes.Stdout} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	failed := b.unmountRoot()
+	if b.disk != nil {
+		failed = errors.Join(failed, b.disk.release())
+	}
+	failed = errors.Join(failed, b.job.driver.runtime.forget(b.id), b.group.remove(), os.RemoveAll(b.dir))
+	b.job.mu.Lock()
+	delete(b.job.boxes, b)
+	b.job.mu.Unlock()
+	return failed
+}
+
+// tail keeps the beginning of what PID 1 says to its standard error, which no
+// job can reach: a crash of init explains itself there.
+type tail struct {
+	mu    sync.Mutex // guards bytes
+	bytes []byte
+}
+
+// drain reads f to its end and keeps the first 2 KiB.
+func drain(f *os.File) *tail {
+	t := &tail{}
+	go func() {
+		defer f.Close()
+		_, _ = io.Copy(t, f) // ends when the last process of the sandbox is dead
+	}()
+	return t
+}
+
+// Write keeps what fits and drops the rest.
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.bytes = append(t.bytes, b[:min(len(b), 2048-len(t.bytes))]...)
+	return len(b), nil
+}
+
+func (t *tail) text() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.bytes)
+}
+
+var _ = unix.SIGKILL

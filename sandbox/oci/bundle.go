@@ -1,0 +1,165 @@
+package oci
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// bundleVersion is the oldest that has all we use: some releases of crun
+// refuse later ones.
+const bundleVersion = "1.0.2"
+
+// initCaps are what PID 1 keeps: to take the job's identity, to empty its
+// bounding set and to end its processes.
+var initCaps = []string{"CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL"}
+
+// writable are the directories of the overlay that a sandbox may write to; all
+// else of the root is read-only.
+var writable = []string{sandbox.Workspace, sandbox.Home, "/tmp", "/var/tmp"}
+
+// masked are hidden: they tell about the host or reach into it.
+var masked = []string{
+	"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kallsyms", "/proc/kcore",
+	"/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/latency_stats", "/proc/sched_debug",
+	"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/proc/vmallocinfo", "/proc/slabinfo",
+	"/sys/firmware", "/sys/kernel", "/sys/fs/cgroup", "/sys/fs/ext4", "/sys/class/dmi",
+	"/sys/devices/virtual/dmi", "/sys/devices/virtual/powercap", "/sys/block",
+}
+
+var readOnly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+
+// plan is all that a bundle depends on.
+type plan struct {
+	rootfs  string // absolute; the overlay's mount point
+	cgroup  string // relative to our own
+	first   uint32 // of the id range
+	limits  policies.Limits
+	cpus    int  // whole CPUs; never 0
+	swap    bool // the kernel accounts for swap
+	seccomp *specs.LinuxSeccomp
+}
+
+// bundle writes down one container. Every bundle has a fresh /dev, no terminal,
+// and no writable mount at or above /proc, /sys and /dev (attack case A06).
+func bundle(p plan) *specs.Spec {
+	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: p.first, Size: rangeSize}}
+	return &specs.Spec{
+		Version:  bundleVersion,
+		Process:  process(p),
+		Root:     &specs.Root{Path: p.rootfs, Readonly: true},
+		Hostname: "sandbox",
+		Mounts:   mounts(p),
+		Linux: &specs.Linux{
+			UIDMappings: ids, GIDMappings: ids,
+			Sysctl:        map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"},
+			Resources:     resources(p),
+			CgroupsPath:   p.cgroup,
+			Namespaces:    namespaces(),
+			Seccomp:       p.seccomp,
+			MaskedPaths:   masked,
+			ReadonlyPaths: readOnly,
+		},
+	}
+}
+
+func namespaces() []specs.LinuxNamespace {
+	var all []specs.LinuxNamespace
+	for _, t := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.PIDNamespace,
+		specs.MountNamespace, specs.NetworkNamespace, specs.IPCNamespace,
+		specs.UTSNamespace, specs.CgroupNamespace} {
+		all = append(all, specs.LinuxNamespace{Type: t})
+	}
+	return all
+}
+
+func process(p plan) *specs.Process {
+	score := max(0, ownScore())
+	return &specs.Process{
+		User: specs.User{}, Args: []string{sandbox.InitPath}, Env: []string{}, Cwd: "/",
+		Capabilities:    &specs.LinuxCapabilities{Bounding: initCaps, Effective: initCaps, Permitted: initCaps},
+		NoNewPrivileges: true, OOMScoreAdj: &score,
+		Rlimits: []specs.POSIXRlimit{
+			rlimit("RLIMIT_NOFILE", unix.RLIMIT_NOFILE, uint64(p.limits.OpenFiles)),
+			rlimit("RLIMIT_CORE", unix.RLIMIT_CORE, uint64(p.limits.CoreBytes)),
+		},
+	}
+}
+
+// ownScore is the lowest oom_score_adj that may be given without a capability.
+func ownScore() int {
+	n, err := readInt("/proc/self/oom_score_adj")
+	if err != nil {
+		return 0
+	}
+	return int(n)
+}
+
+// rlimit clamps to the hard limit that we hold ourselves: without
+// CAP_SYS_RESOURCE more is refused, and the start with it.
+func rlimit(name string, which int, want uint64) specs.POSIXRlimit {
+	var have unix.Rlimit
+	if err := unix.Getrlimit(which, &have); err == nil && have.Max < want {
+		want = have.Max
+	}
+	return specs.POSIXRlimit{Type: name, Soft: want, Hard: want}
+}
+
+func resources(p plan) *specs.LinuxResources {
+	memory := &specs.LinuxMemory{Limit: &p.limits.MemoryBytes}
+	if p.swap {
+		memory.Swap = &p.limits.MemoryBytes
+	}
+	period := uint64(100_000)
+	quota := int64(p.cpus) * int64(period)
+	return &specs.LinuxResources{
+		Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}},
+		Memory:  memory,
+		CPU:     &specs.LinuxCPU{Quota: &quota, Period: &period},
+		Pids:    &specs.LinuxPids{Limit: &p.limits.PIDs},
+	}
+}
+
+func mounts(p plan) []specs.Mount {
+	shm := "size=" + strconv.FormatInt(p.limits.ShmBytes, 10)
+	all := []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs",
+			Options: []string{"ro", "nosuid", "strictatime", "mode=755", "size=65536k"}},
+		{Destination: "/dev/pts", Type: "devpts", Source: "devpts",
+			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
+			Options: []string{"nosuid", "noexec", "nodev", "mode=1777", shm, "nr_inodes=65536"}},
+		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue",
+			Options: []string{"ro", "nosuid", "noexec", "nodev"}},
+		{Destination: "/sys", Type: "sysfs", Source: "sysfs",
+			Options: []string{"ro", "nosuid", "noexec", "nodev"}},
+		{Destination: "/run", Type: "tmpfs", Source: "tmpfs",
+			Options: []string{"nosuid", "nodev", "noexec", "mode=755", "size=16m", "nr_inodes=4096"}},
+	}
+	for _, dir := range writable {
+		all = append(all, specs.Mount{Destination: dir, Type: "bind", Source: filepath.Join(p.rootfs, dir),
+			Options: []string{"bind", "rw", "nosuid", "nodev"}})
+	}
+	return all
+}
+
+// writeBundle stores config.json where the runtime looks for it.
+func writeBundle(dir string, spec *specs.Spec) error {
+	raw, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("encoding bundle: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), raw, 0o600); err != nil {
+		return fmt.Errorf("writing bundle: %w", err)
+	}
+	return nil
+}

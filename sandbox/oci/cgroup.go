@@ -1,0 +1,328 @@
+package oci
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// hierarchy is one mounted cgroup tree and the daemon's own place in it.
+type hierarchy struct {
+	controllers map[string]bool // empty for the unified tree
+	unified     bool
+	own         string // absolute path of the directory that ours lie below
+}
+
+// cgroups are all trees of the host. Everything of an instance lies below the
+// daemon's own cgroup of each tree: an absolute path would escape the limits
+// of the unit that started us.
+type cgroups struct {
+	trees []hierarchy
+	pure  bool // version 2 only
+}
+
+// findCgroups reads where we are. The same rules as the OCI runtime's decide
+// what a relative path means: below our own cgroup in version 1, beside it in
+// version 2, where a group with processes can't have children with limits.
+func findCgroups() (*cgroups, error) {
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		return nil, fmt.Errorf("reading cgroup mounts: %w", err)
+	}
+	places, err := ownPlaces("/proc/self/cgroup")
+	if err != nil {
+		return nil, err
+	}
+	found := &cgroups{pure: true}
+	seen := map[string]bool{}
+	for _, m := range mounts {
+		h, ok := placeIn(m, places)
+		if !ok || seen[h.own] {
+			continue
+		}
+		seen[h.own] = true
+		found.trees = append(found.trees, h)
+		found.pure = found.pure && h.unified
+	}
+	if found.pure {
+		for i := range found.trees {
+			found.trees[i].own = filepath.Dir(found.trees[i].own)
+		}
+	}
+	return found, nil
+}
+
+func placeIn(m *mountinfo.Info, places map[string]string) (hierarchy, bool) {
+	h := hierarchy{controllers: map[string]bool{}, unified: m.FSType == "cgroup2"}
+	key := ""
+	if !h.unified {
+		for _, option := range strings.Split(m.VFSOptions, ",") {
+			if _, known := places[option]; known {
+				h.controllers[option], key = true, option
+			}
+		}
+		if key == "" {
+			return h, false
+		}
+	}
+	rel, err := filepath.Rel(m.Root, places[key])
+	if err != nil || strings.HasPrefix(rel, "..") {
+		rel = "." // our place lies outside of what is mounted here
+	}
+	h.own = filepath.Join(m.Mountpoint, rel)
+	return h, true
+}
+
+// ownPlaces maps each controller (or name=…) to our path; "" is version 2.
+func ownPlaces(path string) (map[string]string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading own cgroup: %w", err)
+	}
+	defer f.Close()
+	places := map[string]string{}
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		parts := strings.SplitN(lines.Text(), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		for _, controller := range strings.Split(parts[1], ",") {
+			places[controller] = parts[2]
+		}
+	}
+	return places, lines.Err()
+}
+
+// with returns the tree that carries a controller.
+func (c *cgroups) with(controller string) (hierarchy, bool) {
+	for _, h := range c.trees {
+		if h.controllers[controller] {
+			return h, true
+		}
+		if h.unified && c.pure {
+			raw, _ := os.ReadFile(filepath.Join(h.own, "cgroup.controllers"))
+			if containsWord(string(raw), controller) {
+				return h, true
+			}
+		}
+	}
+	return hierarchy{}, false
+}
+
+func containsWord(text, word string) bool {
+	for _, w := range strings.Fields(text) {
+		if w == word {
+			return true
+		}
+	}
+	return false
+}
+
+// group is one sandbox's cgroup in all trees.
+type group struct {
+	all  *cgroups
+	path string // relative: veyra-<instance>/<sandbox>
+}
+
+func (g group) file(controller, name string) (string, error) {
+	h, ok := g.all.with(controller)
+	if !ok {
+		return "", fmt.Errorf("cgroup controller %s: %w", controller, errMissing)
+	}
+	return filepath.Join(h.own, g.path, name), nil
+}
+
+// read returns a number; "max" is -1.
+func (g group) read(controller, v1, v2 string) (int64, error) {
+	name := v1
+	if g.all.pure {
+		name = v2
+	}
+	path, err := g.file(controller, name)
+	if err != nil {
+		return 0, err
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("reading %s: %w", name, err)
+	}
+	return parseLimit(strings.TrimSpace(string(raw)))
+}
+
+func parseLimit(s string) (int64, error) {
+	if s == "max" {
+		return -1, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("cgroup value %.40q: %w", s, strconv.ErrSyntax)
+	}
+	return n, nil
+}
+
+// keyed returns one line's number of a "key value" file.
+func (g group) keyed(controller, v1, v2, key string) (int64, error) {
+	name := v1
+	if g.all.pure {
+		name = v2
+	}
+	path, err := g.file(controller, name)
+	if err != nil {
+		return 0, err
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("reading %s: %w", name, err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if k, v, found := strings.Cut(strings.TrimSpace(line), " "); found && k == key {
+			return parseLimit(v)
+		}
+	}
+	return 0, fmt.Errorf("%s in %s: %w", key, name, errMissing)
+}
+
+// cpuMilli reads the quota back as thousandths of a core; -1: none.
+func (g group) cpuMilli() (int64, error) {
+	if g.all.pure {
+		path, err := g.file("cpu", "cpu.max")
+		if err != nil {
+			return 0, err
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return 0, fmt.Errorf("reading cpu.max: %w", err)
+		}
+		return parseCPUMax(string(raw))
+	}
+	quota, err := g.read("cpu", "cpu.cfs_quota_us", "")
+	if err != nil || quota < 0 {
+		return quota, err
+	}
+	period, err := g.read("cpu", "cpu.cfs_period_us", "")
+	if err != nil || period <= 0 {
+		return 0, fmt.Errorf("cpu period: %w", errors.Join(err, errMissing))
+	}
+	return quota * 1000 / period, nil
+}
+
+func parseCPUMax(raw string) (int64, error) {
+	fields := strings.Fields(raw)
+	if len(fields) != 2 {
+		return 0, fmt.Errorf("cpu.max %.40q: %w", raw, strconv.ErrSyntax)
+	}
+	quota, err := parseLimit(fields[0])
+	if err != nil || quota < 0 {
+		return quota, err
+	}
+	period, err := parseLimit(fields[1])
+	if err != nil || period <= 0 {
+		return 0, fmt.Errorf("cpu.max %.40q: %w", raw, strconv.ErrSyntax)
+	}
+	return quota * 1000 / period, nil
+}
+
+// noSwap says whether the memory limit includes swap, or there is none.
+func (g group) noSwap(limit int64) bool {
+	if g.all.pure {
+		n, err := g.read("memory", "", "memory.swap.max")
+		if err == nil {
+			return n == 0
+		}
+		return !hostHasSwap()
+	}
+	n, err := g.read("memory", "memory.memsw.limit_in_bytes", "")
+	if err == nil {
+		return n == limit
+	}
+	return !hostHasSwap()
+}
+
+// hostHasSwap reads /proc/swaps: a header, then one line for each area.
+func hostHasSwap() bool {
+	raw, err := os.ReadFile("/proc/swaps")
+	return err != nil || strings.Count(strings.TrimSpace(string(raw)), "\n") > 0
+}
+
+// swapAccounting says whether the runtime can be asked for a swap limit.
+func (c *cgroups) swapAccounting() bool {
+	h, ok := c.with("memory")
+	if !ok {
+		return false
+	}
+	if c.pure {
+		return true // without memory.swap.max the runtime leaves it out
+	}
+	return isFile(filepath.Join(h.own, "memory.memsw.limit_in_bytes"))
+}
+
+// empty says whether no process is left in any tree.
+func (g group) empty() (bool, error) {
+	for _, h := range g.all.trees {
+		raw, err := os.ReadFile(filepath.Join(h.own, g.path, "cgroup.procs"))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+			continue
+		}
+		if err != nil {
+			return false, fmt.Errorf("reading cgroup.procs: %w", err)
+		}
+		if len(strings.TrimSpace(string(raw))) > 0 {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// waitEmpty waits until the kernel has let go of every process, 10 s at most.
+func (g group) waitEmpty(ctx context.Context) error {
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		done, err := g.empty()
+		if err != nil || done {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("waiting for processes of a sandbox: %w", os.ErrDeadlineExceeded)
+		}
+		if err := pause(ctx, 500*time.Microsecond); err != nil {
+			return err
+		}
+	}
+}
+
+// remove takes the sandbox's directories away in all trees.
+func (g group) remove() error {
+	var failed error
+	for _, h := range g.all.trees {
+		failed = errors.Join(failed, removeGroup(filepath.Join(h.own, g.path)))
+	}
+	return failed
+}
+
+// removeGroup tries again while the kernel still counts dead tasks.
+func removeGroup(path string) error {
+	deadline := time.Now().Add(time.Second)
+	for {
+		err := unix.Rmdir(path)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
+			return fmt.Errorf("removing cgroup: %w", err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+var errMissing = errors.New("not found on this host")

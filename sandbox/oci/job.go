@@ -1,0 +1,218 @@
+package oci
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// job holds what its sandboxes share: an id range, so that layers need no
+// remapping, the lower layers of ours, mapped images and frozen disks.
+type job struct {
+	driver *Driver
+	spec   sandbox.JobSpec
+	ids    *idRange
+
+	building sync.Mutex // held while a base or an image is made, guards the three below
+	images   map[images.Digest]*mappedImage
+	bases    map[bool]string // by "without an image"
+	userns   *os.File
+
+	mu     sync.Mutex // guards what follows
+	layers map[sandbox.LayerID]*layer
+	frozen []*disk
+	boxes  map[*box]bool
+	closed bool
+}
+
+// layer is a directory of a frozen disk.
+type layer struct{ path string }
+
+// mappedImage is an image root, mounted with the job's ids.
+type mappedImage struct {
+	path string
+	hold io.Closer // keeps the store from collecting the image
+}
+
+var _ sandbox.DriverJob = (*job)(nil)
+
+// Create makes a sandbox out of parts; each step knows how it is undone.
+func (j *job) Create(ctx context.Context, spec sandbox.Spec) (sandbox.DriverSandbox, error) {
+	lowers, err := j.lowers(spec)
+	if err != nil {
+		return nil, err
+	}
+	b := &box{job: j, id: j.driver.name("s"), limits: spec.Limits}
+	if err := j.admit(b); err != nil {
+		return nil, err
+	}
+	if err := b.start(ctx, lowers, spec); err != nil {
+		cleaning := context.WithoutCancel(ctx)
+		return nil, errors.Join(startError("starting sandbox", err), b.Close(cleaning))
+	}
+	j.driver.pool.fill()
+	return b, nil
+}
+
+func (j *job) admit(b *box) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.closed {
+		return &sandbox.Error{Kind: sandbox.KindRefused, Op: "creating sandbox: the job is closed"}
+	}
+	j.boxes[b] = true
+	return nil
+}
+
+// lowers returns the lower directories, topmost first: ours, the job's layers,
+// the image.
+func (j *job) lowers(spec sandbox.Spec) ([]string, error) {
+	layers, err := j.layerPaths(spec.Layers)
+	if err != nil {
+		return nil, err
+	}
+	j.building.Lock()
+	defer j.building.Unlock()
+	base, err := j.base(spec.Image == "")
+	if err != nil {
+		return nil, startError("building our layer", err)
+	}
+	lowers := append([]string{base}, layers...)
+	if spec.Image == "" {
+		return lowers, nil
+	}
+	image, err := j.image(spec.Image)
+	if err != nil {
+		return nil, err
+	}
+	return append(lowers, image), nil
+}
+
+func (j *job) layerPaths(ids []sandbox.LayerID) ([]string, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	paths := make([]string, 0, len(ids)+2)
+	for _, id := range ids {
+		l := j.layers[id]
+		if l == nil {
+			return nil, &sandbox.Error{Kind: sandbox.KindRefused, Op: fmt.Sprintf("looking up layer %.80q of the job", id)}
+		}
+		paths = append(paths, l.path)
+	}
+	return paths, nil
+}
+
+func (j *job) base(bare bool) (string, error) {
+	if path, found := j.bases[bare]; found {
+		return path, nil
+	}
+	path := filepath.Join(j.driver.config.Stage, "o", j.driver.name(""))
+	j.bases[bare] = path
+	if err := j.driver.ours(path, j.ids.first, bare); err != nil {
+		delete(j.bases, bare)
+		return "", errors.Join(err, os.RemoveAll(path))
+	}
+	return path, nil
+}
+
+func (j *job) image(digest images.Digest) (string, error) {
+	if m := j.images[digest]; m != nil {
+		return m.path, nil
+	}
+	if j.driver.config.Images == nil {
+		return "", &sandbox.Error{Kind: sandbox.KindRefused, Op: "using an image: there is no store"}
+	}
+	hold, err := j.driver.config.Images.Hold(digest)
+	if err != nil {
+		return "", &sandbox.Error{Kind: sandbox.KindRefused, Op: "holding image", Err: err}
+	}
+	path, err := j.mapImage(digest)
+	if err != nil {
+		_ = hold.Close()
+		return "", err
+	}
+	j.images[digest] = &mappedImage{path: path, hold: hold}
+	return path, nil
+}
+
+func (j *job) mapImage(digest images.Digest) (string, error) {
+	root, err := j.driver.config.Images.Root(digest)
+	if err != nil {
+		return "", &sandbox.Error{Kind: sandbox.KindRefused, Op: "finding image", Err: err}
+	}
+	if j.userns == nil {
+		if j.userns, err = userNamespace(j.ids.first, j.driver.runtime.path); err != nil {
+			return "", startError("mapping image", err)
+		}
+	}
+	path := filepath.Join(j.driver.config.Stage, "i", j.driver.name(""))
+	if err := os.Mkdir(path, 0o755); err != nil {
+		return "", startError("mapping image", err)
+	}
+	if err := mountMapped(root, path, j.userns); err != nil {
+		return "", startError("mapping image", errors.Join(err, os.Remove(path)))
+	}
+	return path, nil
+}
+
+// keep takes over the disk of a frozen sandbox and names its layers.
+func (j *job) keep(d *disk, paths []string) []sandbox.LayerID {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.frozen = append(j.frozen, d)
+	ids := make([]sandbox.LayerID, len(paths))
+	for i, path := range paths {
+		ids[i] = sandbox.LayerID("layer-" + rand.Text())
+		j.layers[ids[i]] = &layer{path: path}
+	}
+	return ids
+}
+
+// Close takes the job down: sandboxes first, then what lies below them.
+func (j *job) Close(ctx context.Context) error {
+	j.mu.Lock()
+	if j.closed {
+		j.mu.Unlock()
+		return nil
+	}
+	j.closed = true
+	boxes := slices.Collect(maps.Keys(j.boxes))
+	j.mu.Unlock()
+	var failed error
+	for _, b := range boxes {
+		failed = errors.Join(failed, b.Close(ctx))
+	}
+	failed = errors.Join(failed, j.dropShared())
+	j.ids.lock.Release()
+	j.driver.forget(j)
+	return failed
+}
+
+func (j *job) dropShared() error {
+	j.building.Lock()
+	defer j.building.Unlock()
+	var failed error
+	for _, d := range j.frozen {
+		failed = errors.Join(failed, d.release())
+	}
+	for _, m := range j.images {
+		failed = errors.Join(failed, unmount(m.path), os.Remove(m.path), m.hold.Close())
+	}
+	for _, path := range j.bases {
+		failed = errors.Join(failed, os.RemoveAll(path))
+	}
+	if j.userns != nil {
+		failed = errors.Join(failed, j.userns.Close())
+	}
+	return failed
+}

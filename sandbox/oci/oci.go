@@ -1,0 +1,158 @@
+// Package oci runs sandboxes with an OCI runtime and nothing else: no daemon,
+// no network, no engine. It is a sandbox.Driver and lives in the runner, in a
+// mount namespace of its own, with every file of a sandbox on the runner's
+// tmpfs or on a disk image without a name. A Driver makes jobs, a job makes
+// sandboxes from a bundle (bundle.go), a disk (disk.go) and an overlay
+// (overlay.go). It reads no byte that a sandbox wrote but directory entries.
+// Start reading at Driver and at create in job.go.
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// Config is what a Driver depends on. All paths are absolute.
+type Config struct {
+	Instance string          // label of everything on the host
+	Runtime  string          // the OCI runtime's file (FindRuntime)
+	Stage    string          // the runner's own tmpfs, mode 0755, empty
+	Disks    string          // directory of disk images
+	Run      *os.Root        // the run directory that all instances share
+	Images   *images.Store   // nil: only sandboxes without an image
+	Binaries Binaries        // programs of ours
+	Pool     int             // mounted disks held ready; 0: none
+	Log      *slog.Logger    // never nil
+	Limits   policies.Limits // the policy's; the pool makes disks of their size
+
+	// Seccomp returns the filter of a profile.
+	Seccomp func(profile sandbox.Profile) (*specs.LinuxSeccomp, error)
+}
+
+// Driver is the OCI backend's privileged half. All methods may run at once.
+type Driver struct {
+	config  Config
+	runtime ociRuntime
+	cgroups *cgroups
+	ids     []span // not ours to give
+	pool    *pool
+
+	mu   sync.Mutex // guards jobs and next
+	jobs map[sandbox.JobID]*job
+	next int
+}
+
+var _ sandbox.Driver = (*Driver)(nil)
+
+// New prepares the stage. It starts nothing.
+func New(config Config) (*Driver, error) {
+	d := &Driver{config: config, jobs: map[sandbox.JobID]*job{}}
+	d.runtime = ociRuntime{path: config.Runtime, state: filepath.Join(config.Stage, "r")}
+	for _, name := range []string{"b", "d", "i", "o", "r"} {
+		if err := os.Mkdir(filepath.Join(config.Stage, name), 0o755); err != nil {
+			return nil, fmt.Errorf("preparing the stage: %w", err)
+		}
+	}
+	var err error
+	if d.cgroups, err = findCgroups(); err != nil {
+		return nil, err
+	}
+	if d.ids, err = readReserved("/etc/subuid", "/etc/subgid"); err != nil {
+		return nil, err
+	}
+	d.pool = newPool(config.Disks, filepath.Join(config.Stage, "d"), config.Pool, config.Log)
+	return d, nil
+}
+
+// label is the name of the directory that all cgroups of an instance lie in.
+func (d *Driver) label() string { return "veyra-" + d.config.Instance }
+
+// name returns a short name that is used once in the life of this runner.
+func (d *Driver) name(kind string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.next++
+	return fmt.Sprintf("%s%d", kind, d.next)
+}
+
+// OpenJob takes an id range and builds what all sandboxes of the job share.
+func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.DriverJob, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	j := &job{driver: d, spec: spec, layers: map[sandbox.LayerID]*layer{}, boxes: map[*box]bool{},
+		images: map[images.Digest]*mappedImage{}, bases: map[bool]string{}}
+	if err := d.admit(j); err != nil {
+		return nil, err
+	}
+	ids, err := takeRange(d.config.Run, d.ids)
+	if err != nil {
+		d.forget(j)
+		if errors.Is(err, errNoRange) {
+			return nil, &sandbox.Error{Kind: sandbox.KindNoRoom, Op: "taking an id range", Err: err}
+		}
+		return nil, startError("taking an id range", err)
+	}
+	j.ids = ids
+	return j, nil
+}
+
+func (d *Driver) admit(j *job) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.jobs[j.spec.ID] != nil {
+		return &sandbox.Error{Kind: sandbox.KindRefused, Op: "opening job: it is open already"}
+	}
+	d.jobs[j.spec.ID] = j
+	return nil
+}
+
+func (d *Driver) forget(j *job) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.jobs, j.spec.ID)
+}
+
+// Close gives up the pool and the instance's cgroup.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	open := make([]*job, 0, len(d.jobs))
+	for _, j := range d.jobs {
+		open = append(open, j)
+	}
+	d.mu.Unlock()
+	var failed error
+	for _, j := range open {
+		failed = errors.Join(failed, j.Close(context.Background()))
+	}
+	failed = errors.Join(failed, d.pool.close())
+	return errors.Join(failed, group{d.cgroups, d.label()}.remove())
+}
+
+// cpus is the number of whole CPUs a sandbox gets.
+func cpus(l policies.Limits) int {
+	if l.CPUs <= 0 {
+		return runtime.NumCPU()
+	}
+	return min(l.CPUs, runtime.NumCPU())
+}
+
+func startError(op string, err error) error {
+	var typed *sandbox.Error
+	if errors.As(err, &typed) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return &sandbox.Error{Kind: sandbox.KindStart, Op: op, Err: err}
+}

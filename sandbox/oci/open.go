@@ -1,0 +1,108 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// pooled is how many mounted disks are held ready: a sandbox is taken down
+// while the next one starts, so two never have to wait.
+const pooled = 2
+
+// Open makes the driver that the runner's place allows for. It looks for the
+// runtime when none is named.
+func Open(place sandbox.Place) (sandbox.Driver, error) {
+	path := place.Runtime
+	var err error
+	if path == "" {
+		path, err = ownRuntime()
+	} else {
+		err = checkRuntime(path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	store, err := openStore(place.Images)
+	if err != nil {
+		return nil, err
+	}
+	d, err := New(Config{Instance: place.Instance, Runtime: path, Stage: place.Stage, Disks: place.Disks,
+		Run: place.Run, Images: store, Binaries: Binaries{Init: place.Init, Git: place.Git},
+		Pool: pooled, Log: place.Log, Seccomp: func(p sandbox.Profile) (*specs.LinuxSeccomp, error) {
+			return policies.Seccomp(policies.SeccompKind(p))
+		}})
+	if err != nil {
+		return nil, err // not a typed nil
+	}
+	return d, nil
+}
+
+func ownRuntime() (string, error) {
+	own, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding own program: %w", err)
+	}
+	return FindRuntime(own, os.Getenv("PATH"))
+}
+
+// openStore returns nil where there is no store: the runner must not make one.
+func openStore(dir string) (*images.Store, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return images.Open(dir)
+}
+
+// Facts names the runtime and measures what needs no sandbox.
+func (d *Driver) Facts(ctx context.Context) (sandbox.Report, error) {
+	version, err := d.runtime.version(ctx)
+	if err != nil {
+		return sandbox.Report{}, startError("probing the runtime", err)
+	}
+	r := sandbox.Report{Backend: "oci", Runtime: "runc", Version: version, Path: d.runtime.path, Isolation: "userns+seccomp"}
+	for _, controller := range []string{"memory", "pids", "cpu"} {
+		h, ok := d.cgroups.with(controller)
+		c := sandbox.Control{Name: "cgroup_" + controller, Enforced: ok, Seen: version2(h)}
+		if !ok {
+			c.Seen, c.Fix = "not mounted or not delegated", "mount the controller, or delegate it to the unit of this daemon"
+		}
+		r.Controls = append(r.Controls, c)
+	}
+	r.Controls = append(r.Controls, d.loopControl(), d.mkfsControl())
+	return r, nil
+}
+
+func version2(h hierarchy) string {
+	if h.unified {
+		return "version 2"
+	}
+	return "version 1"
+}
+
+func (d *Driver) loopControl() sandbox.Control {
+	if err := unix.Access("/dev/loop-control", unix.W_OK); err != nil {
+		return sandbox.Control{Name: "loop_devices", Seen: err.Error(), Fix: "load the loop module and allow loop-control to the unit"}
+	}
+	return sandbox.Control{Name: "loop_devices", Enforced: true, Seen: "/dev/loop-control"}
+}
+
+func (d *Driver) mkfsControl() sandbox.Control {
+	if path := mkfsPath(); isFile(path) {
+		return sandbox.Control{Name: "mkfs_ext4", Enforced: true, Seen: path}
+	}
+	return sandbox.Control{Name: "mkfs_ext4", Seen: "not found", Fix: "install e2fsprogs"}
+}

@@ -1,0 +1,133 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrRuntime is in the chain when no usable OCI runtime was found.
+var ErrRuntime = errors.New("no usable OCI runtime")
+
+// FindRuntime returns the path of runc: in the directory bin beside the
+// executable, or beside it, then along path (a list as in PATH). A file that anybody but root could
+// replace is refused rather than skipped, because a weaker one further on would
+// hide the mistake.
+func FindRuntime(executable, path string) (string, error) {
+	dirs := []string{filepath.Join(filepath.Dir(executable), "bin"), filepath.Dir(executable)}
+	for _, dir := range append(dirs, filepath.SplitList(path)...) {
+		candidate := filepath.Join(dir, "runc")
+		if !filepath.IsAbs(candidate) || !isFile(candidate) {
+			continue
+		}
+		return candidate, checkRuntime(candidate)
+	}
+	return "", fmt.Errorf("looking for runc: %w; install it or run make setup", ErrRuntime)
+}
+
+// checkRuntime wants a file that only root may change. The directories above
+// count as well: who may rename there may replace it.
+func checkRuntime(path string) error {
+	resolved, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return fmt.Errorf("resolving runtime: %w", errors.Join(err, ErrRuntime))
+	}
+	for at := resolved; ; at = filepath.Dir(at) {
+		var st unix.Stat_t
+		if err := unix.Stat(at, &st); err != nil {
+			return fmt.Errorf("looking at %s: %w", at, errors.Join(err, ErrRuntime))
+		}
+		sticky := st.Mode&unix.S_ISVTX != 0 && at != resolved
+		if st.Uid != 0 || (st.Mode&0o022 != 0 && !sticky) {
+			return fmt.Errorf("%s can be changed by others than root: %w", at, ErrRuntime)
+		}
+		if at == "/" {
+			return nil
+		}
+	}
+}
+
+// ociRuntime runs runc. Flags differ between runtimes, so this file is all
+// that knows them.
+type ociRuntime struct {
+	path  string
+	state string // its --root, on the runner's tmpfs
+}
+
+// startTime bounds a start; a runtime that hangs is killed (attack case J08).
+const startTime = 20 * time.Second
+
+// version returns the first line of --version.
+func (r ociRuntime) version(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, r.path, "--version")
+	cmd.Env = []string{}
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("asking the runtime for its version: %w", err)
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimSpace(strings.TrimPrefix(line, "runc version ")), nil
+}
+
+// stdio are the ends of the pipes that PID 1 gets.
+type stdio struct{ in, out, err *os.File }
+
+// run starts the container of a bundle and returns its PID 1, which is a child
+// of ours because the runner is a subreaper.
+func (r ociRuntime) run(ctx context.Context, bundle, id string, pipes stdio) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	pidFile, logFile := filepath.Join(bundle, "pid"), filepath.Join(bundle, "log")
+	cmd := exec.CommandContext(ctx, r.path, "--root", r.state, "--log", logFile,
+		"--log-format", "json", "run", "--detach", "--pid-file", pidFile, "--bundle", bundle, id)
+	cmd.Env, cmd.Dir = []string{}, bundle
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = pipes.in, pipes.out, pipes.err
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	if err := cmd.Run(); err != nil {
+		return 0, fmt.Errorf("starting container: %w: %s", err, lastMessage(logFile))
+	}
+	pid, err := readInt(pidFile)
+	if err != nil {
+		return 0, fmt.Errorf("reading pid file: %w", err)
+	}
+	return int(pid), nil
+}
+
+// forget removes the runtime's record of a container whose processes are gone:
+// what its own delete would do, at a twentieth of the time.
+func (r ociRuntime) forget(id string) error {
+	if err := os.RemoveAll(filepath.Join(r.state, id)); err != nil {
+		return fmt.Errorf("removing container record: %w", err)
+	}
+	return nil
+}
+
+// lastMessage returns the last error of the runtime's log, quoted.
+func lastMessage(path string) string {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "no log"
+	}
+	last := "no message"
+	for line := range bytes.Lines(raw) {
+		var entry struct{ Level, Msg string }
+		if json.Unmarshal(line, &entry) == nil && entry.Msg != "" {
+			last = entry.Msg
+		}
+	}
+	return strconv.Quote(last[:min(len(last), 600)])
+}

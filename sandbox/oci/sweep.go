@@ -1,0 +1,205 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// Sweep removes what an earlier runner of this instance left: the caller holds
+// the instance's lock, so whatever carries its label and is not ours is dead or
+// has nobody who wants it.
+func (d *Driver) Sweep(ctx context.Context) (sandbox.Swept, error) {
+	swept := sandbox.Swept{}
+	err := d.sweepGroups(ctx, swept)
+	return swept, errors.Join(err, d.sweepLoops(swept), d.sweepFiles(swept))
+}
+
+// sweepGroups ends the processes in the instance's cgroups, then removes those.
+// Sandboxes that this runner holds are skipped.
+func (d *Driver) sweepGroups(ctx context.Context, swept sandbox.Swept) error {
+	names := map[string]bool{}
+	for _, h := range d.cgroups.trees {
+		entries, err := os.ReadDir(filepath.Join(h.own, d.label()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("listing cgroups: %w", err)
+		}
+		for _, e := range entries {
+			if e.IsDir() && !d.live(e.Name()) {
+				names[e.Name()] = true
+			}
+		}
+	}
+	for name := range names {
+		g := group{d.cgroups, filepath.Join(d.label(), name)}
+		killed, err := g.kill()
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(g.waitEmpty(ctx), g.remove()); err != nil {
+			return err
+		}
+		swept["cgroup"]++
+		if killed > 0 {
+			swept["container"]++
+		}
+	}
+	if len(names) > 0 && !d.hasBoxes() {
+		return group{d.cgroups, d.label()}.remove()
+	}
+	return nil
+}
+
+// live says whether a sandbox of that name belongs to this runner.
+func (d *Driver) live(name string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, j := range d.jobs {
+		if j.has(name) {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *Driver) hasBoxes() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.jobs) > 0
+}
+
+func (j *job) has(name string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for b := range j.boxes {
+		if b.id == name {
+			return true
+		}
+	}
+	return false
+}
+
+// kill ends every process of the group until none is left that is not dead
+// already, and counts them. The pids are read from the kernel's list of this
+// group and opened as pidfds, then looked up again: a number that was given to
+// another process meanwhile is left alone.
+func (g group) kill() (int, error) {
+	count := 0
+	for range 100 {
+		pids, err := g.members()
+		if err != nil || len(pids) == 0 {
+			return count, err
+		}
+		for _, pid := range pids {
+			if g.killOne(pid) {
+				count++
+			}
+		}
+	}
+	return count, nil
+}
+
+func (g group) killOne(pid int) bool {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	again, err := g.members()
+	if err != nil {
+		return false
+	}
+	for _, p := range again {
+		if p == pid {
+			return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil
+		}
+	}
+	return false
+}
+
+// members lists the processes of the group in all trees.
+func (g group) members() ([]int, error) {
+	seen := map[int]bool{}
+	var pids []int
+	for _, h := range g.all.trees {
+		raw, err := os.ReadFile(filepath.Join(h.own, g.path, "cgroup.procs"))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading cgroup.procs: %w", err)
+		}
+		for field := range strings.FieldsSeq(string(raw)) {
+			pid, err := strconv.Atoi(field)
+			if err == nil && pid > 0 && !seen[pid] {
+				seen[pid] = true
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids, nil
+}
+
+// sweepLoops detaches loop devices whose file lay in the instance's directory
+// and that this runner does not use. They vanish by themselves once nothing
+// mounts them; this is for a kernel that was asked too early.
+func (d *Driver) sweepLoops(swept sandbox.Swept) error {
+	paths, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return fmt.Errorf("listing loop devices: %w", err)
+	}
+	for _, path := range paths {
+		raw, err := os.ReadFile(path)
+		if err != nil || !strings.HasPrefix(string(raw), d.config.Disks+"/disk-") {
+			continue
+		}
+		device := filepath.Base(filepath.Dir(filepath.Dir(path)))
+		if isMounted(device) {
+			continue // ours
+		}
+		if detachLoop("/dev/" + device) {
+			swept["loop"]++
+		}
+	}
+	return nil
+}
+
+func detachLoop(path string) bool {
+	f, err := os.OpenFile(path, os.O_RDONLY, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return unix.IoctlSetInt(int(f.Fd()), unix.LOOP_CLR_FD, 0) == nil
+}
+
+// isMounted looks for an ext4 file system of the device.
+func isMounted(device string) bool {
+	_, err := os.Stat("/sys/fs/ext4/" + device)
+	return err == nil
+}
+
+// sweepFiles removes disk files that still have a name: a runner died between
+// making and unlinking one.
+func (d *Driver) sweepFiles(swept sandbox.Swept) error {
+	paths, err := filepath.Glob(filepath.Join(d.config.Disks, "disk-*.img"))
+	if err != nil {
+		return fmt.Errorf("listing disk files: %w", err)
+	}
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("removing disk file: %w", err)
+		}
+		swept["disk"]++
+	}
+	return nil
+}

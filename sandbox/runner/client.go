@@ -1,0 +1,254 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// Config says how the runner is started. Paths are absolute.
+type Config struct {
+	Executable string   // default: this executable
+	Args       []string // what comes before the runner's own arguments; default: Subcommand
+	Instance   string   // label: 1 to 32 of a-z, 0-9 and -
+	Policy     string   // name of the policy, read again by the runner
+	Images     string   // directory of the image store
+	Disks      string   // directory for disk images; made where missing
+	Run        string   // default: RunDir
+	Runtime    string   // file of the OCI runtime; empty: the driver looks
+	Init, Git  string   // files of our programs; empty: embedded
+	Stderr     io.Writer
+	// Attr of the process, for a rootless start; nil: none.
+	Attr func(*exec.Cmd)
+}
+
+// Client is the supervisor's end of the runner and a sandbox.Backend. All
+// methods may be called at once.
+type Client struct {
+	conn   *conn
+	cmd    *exec.Cmd
+	policy policies.Policy
+	done   chan struct{} // closed when the runner can't be reached any more
+	exited chan struct{} // closed when the process is gone
+
+	mu      sync.Mutex // guards what follows
+	next    uint64
+	waiting map[uint64]chan reply
+	probes  int
+}
+
+var _ sandbox.Backend = (*Client)(nil)
+
+// Start starts the runner and greets it. ctx bounds the start only. The caller
+// must still have its capabilities; it may give them up afterwards.
+func Start(ctx context.Context, cfg Config) (*Client, error) {
+	policy, err := policies.Load(cfg.Policy)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	cmd, err := cfg.command(theirs)
+	if err != nil {
+		closeFiles([]*os.File{ours, theirs})
+		return nil, err
+	}
+	err = cmd.Start()
+	_ = theirs.Close()
+	if err != nil {
+		_ = ours.Close()
+		return nil, fmt.Errorf("starting runner: %w", err)
+	}
+	c := &Client{cmd: cmd, policy: policy, done: make(chan struct{}), exited: make(chan struct{}),
+		waiting: map[uint64]chan reply{}}
+	go func() { // ends with the process
+		_ = cmd.Wait()
+		close(c.exited)
+	}()
+	if c.conn, err = newConn(ours); err != nil {
+		_ = cmd.Process.Kill()
+		return nil, err
+	}
+	go c.read()
+	if _, err := c.call(ctx, request{Op: opHello, Policy: policyDigest(policy)}); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func socketPair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making the runner's socket: %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "runner"), os.NewFile(uintptr(fds[1]), "supervisor"), nil
+}
+
+func (cfg Config) command(socket *os.File) (*exec.Cmd, error) {
+	if cfg.Executable == "" {
+		own, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("finding the runner's program: %w", err)
+		}
+		cfg.Executable = own
+	}
+	args := cfg.Args
+	if len(args) == 0 {
+		args = []string{Subcommand}
+	}
+	if cfg.Run == "" {
+		cfg.Run = RunDir
+	}
+	cmd := exec.Command(cfg.Executable, append(append([]string{}, args...),
+		"--instance", cfg.Instance, "--policy", cfg.Policy, "--images", cfg.Images, "--disks", cfg.Disks,
+		"--run", cfg.Run, "--runtime", cfg.Runtime, "--init", cfg.Init, "--git", cfg.Git)...)
+	// Nothing of our environment: it may hold secrets. PATH is for the driver's
+	// search for a runtime.
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	cmd.Dir, cmd.Stderr, cmd.ExtraFiles = "/", cfg.Stderr, []*os.File{socket}
+	if cfg.Attr != nil {
+		cfg.Attr(cmd)
+	}
+	return cmd, nil
+}
+
+// Pid is the process id of the runner.
+func (c *Client) Pid() int { return c.cmd.Process.Pid }
+
+// Done is closed when the runner can't be reached any more. Nothing may be
+// started in its place.
+func (c *Client) Done() <-chan struct{} { return c.done }
+
+// Close ends the connection, upon which the runner takes everything down, and
+// waits for its end. A runner that hangs is killed after 20 s. A second call
+// waits as well.
+func (c *Client) Close() error {
+	_ = c.conn.unix.Close() // the reader ends, and with it every call
+	<-c.done
+	select {
+	case <-c.exited:
+		return nil
+	case <-time.After(20 * time.Second):
+	}
+	err := c.cmd.Process.Kill()
+	if err == nil {
+		<-c.exited
+	}
+	return fmt.Errorf("the runner did not end: %w", errors.Join(err, os.ErrDeadlineExceeded))
+}
+
+// read hands every reply to its call. One that nobody waits for any more may
+// hold descriptors and a sandbox.
+func (c *Client) read() {
+	defer close(c.done)
+	for {
+		var r reply
+		files, err := c.conn.receive(&r)
+		if err != nil {
+			_ = c.conn.unix.Close()
+			return
+		}
+		r.files = files
+		c.mu.Lock()
+		waiting := c.waiting[r.ID]
+		delete(c.waiting, r.ID)
+		c.mu.Unlock()
+		if waiting == nil {
+			closeFiles(files)
+			c.dropLate(r)
+			continue
+		}
+		waiting <- r // has room for one
+	}
+}
+
+// dropLate closes a sandbox whose Create was cancelled before its answer came.
+func (c *Client) dropLate(r reply) {
+	if r.Sandbox == "" {
+		return
+	}
+	go func() { // ends with the answer or the connection
+		_, _ = c.call(context.Background(), request{Op: opCloseSandbox, Sandbox: r.Sandbox})
+	}()
+}
+
+// call sends a request and waits for its reply.
+func (c *Client) call(ctx context.Context, r request) (reply, error) {
+	if err := ctx.Err(); err != nil {
+		return reply{}, err
+	}
+	answer := make(chan reply, 1)
+	c.mu.Lock()
+	c.next++
+	r.ID = c.next
+	c.waiting[r.ID] = answer
+	c.mu.Unlock()
+	if err := c.conn.send(r, r.files); err != nil {
+		c.forget(r.ID, answer)
+		return reply{}, c.lost(r.Op, err)
+	}
+	select {
+	case got := <-answer:
+		return opened(got)
+	case <-c.done:
+		c.forget(r.ID, answer)
+		return reply{}, c.lost(r.Op, io.ErrUnexpectedEOF)
+	case <-ctx.Done():
+		c.forget(r.ID, answer)
+		return reply{}, ctx.Err()
+	}
+}
+
+func opened(r reply) (reply, error) {
+	if r.Error != nil {
+		closeFiles(r.files)
+		return reply{}, r.Error.error()
+	}
+	return r, nil
+}
+
+// forget takes a call back; a reply that arrived at the same moment is dropped.
+func (c *Client) forget(id uint64, answer chan reply) {
+	c.mu.Lock()
+	delete(c.waiting, id)
+	c.mu.Unlock()
+	select {
+	case late := <-answer:
+		closeFiles(late.files)
+		c.dropLate(late)
+	default:
+	}
+}
+
+func (c *Client) lost(what op, err error) error {
+	return &sandbox.Error{Kind: sandbox.KindGone, Op: "asking the runner to " + string(what), Err: err}
+}
+
+// Sweep asks the runner to remove what crashes of this instance left.
+func (c *Client) Sweep(ctx context.Context) (sandbox.Swept, error) {
+	r, err := c.call(ctx, request{Op: opSweep})
+	if r.Swept == nil {
+		r.Swept = sandbox.Swept{}
+	}
+	return r.Swept, err
+}
+
+// OpenJob opens a job in the runner.
+func (c *Client) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Job, error) {
+	if _, err := c.call(ctx, request{Op: opOpenJob, Job: spec.ID, Limits: &spec.Limits}); err != nil {
+		return nil, err
+	}
+	return &clientJob{client: c, id: spec.ID}, nil
+}

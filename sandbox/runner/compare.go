@@ -1,0 +1,123 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// initMask is what PID 1 keeps, and all that it may keep.
+const initMask = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETPCAP | 1<<unix.CAP_KILL
+
+// control is one thing that was asked for and what was read back.
+type control struct {
+	name string
+	ok   bool
+	seen string
+}
+
+// compare returns an error that names every control that is not as the Spec
+// asks: there is no silent fallback.
+func compare(spec sandbox.Spec, ready Ready, a sandbox.Applied) error {
+	var failed error
+	for _, c := range controls(spec, ready, a) {
+		if !c.ok {
+			failed = errors.Join(failed, fmt.Errorf("%s: %s", c.name, c.seen))
+		}
+	}
+	if failed == nil {
+		return nil
+	}
+	return &sandbox.Error{Kind: sandbox.KindStart, Op: "reading controls back", Err: failed}
+}
+
+// controls lists what both sides saw of a sandbox that has just started.
+func controls(spec sandbox.Spec, r Ready, a sandbox.Applied) []control {
+	return slices.Concat(limitControls(spec, a), identityControls(r, a), mountControls(r, a))
+}
+
+func limitControls(spec sandbox.Spec, a sandbox.Applied) []control {
+	l := spec.Limits
+	cpus := l.CPUs
+	if cpus == 0 {
+		cpus = runtime.NumCPU()
+	}
+	cpus = min(cpus, runtime.NumCPU())
+	return []control{
+		{"memory", a.Memory == l.MemoryBytes, fmt.Sprintf("%d bytes", a.Memory)},
+		{"swap", a.NoSwap, fmt.Sprintf("without swap: %t", a.NoSwap)},
+		{"pids", a.PIDs == l.PIDs, fmt.Sprintf("%d tasks", a.PIDs)},
+		{"cpu", a.CPUMilli > 0 && a.CPUMilli <= int64(cpus)*1000, fmt.Sprintf("%d/1000 cores", a.CPUMilli)},
+		{"disk", a.Disk > 0 && a.Disk <= l.DiskBytes, fmt.Sprintf("%d bytes", a.Disk)},
+		// mkfs fills whole groups with inodes.
+		{"inodes", a.Inodes > 0 && a.Inodes <= l.Inodes+l.Inodes/4+8192, fmt.Sprintf("%d inodes", a.Inodes)},
+	}
+}
+
+func identityControls(r Ready, a sandbox.Applied) []control {
+	mapped := func(m []IDMap) bool {
+		return len(m) == 1 && m[0] == IDMap{Inside: 0, Outside: int64(a.FirstID), Count: int64(a.IDs)}
+	}
+	forker := r.Forker
+	return []control{
+		{"user_namespace", a.FirstID > 0 && a.IDs == 65_536 && mapped(r.UIDMap) && mapped(r.GIDMap),
+			fmt.Sprintf("ids %d+%d, inside %v %v", a.FirstID, a.IDs, r.UIDMap, r.GIDMap)},
+		{"namespaces", a.Own == 7, fmt.Sprintf("%d of 7 are its own", a.Own)},
+		{"init_capabilities", r.Init.Effective == initMask && r.Init.Permitted == initMask && r.Init.Bounding == initMask &&
+			a.Caps == initMask && r.Init.Inheritable|r.Init.Ambient == 0,
+			fmt.Sprintf("effective %#x, bounding %#x, by the host %#x", r.Init.Effective, r.Init.Bounding, a.Caps)},
+		{"command_capabilities", forker.Bounding|forker.Inheritable|forker.Ambient == 0,
+			fmt.Sprintf("bounding set %#x", forker.Bounding)},
+		{"no_new_privs", forker.NoNewPrivs == 1 && r.Init.NoNewPrivs == 1 && a.NoNew,
+			fmt.Sprintf("init %d, commands %d", r.Init.NoNewPrivs, forker.NoNewPrivs)},
+		{"seccomp", forker.Seccomp == 2 && r.Init.Seccomp == 2 && a.Seccomp == 2,
+			fmt.Sprintf("mode %d, by the host %d", forker.Seccomp, a.Seccomp)},
+		{"init_hidden", r.Dumpable == 0, fmt.Sprintf("dumpable %d", r.Dumpable)},
+	}
+}
+
+// exempt are writable mounts that need device nodes: the root's terminals.
+var exempt = map[string]bool{"/dev/pts": true}
+
+// nodes are the device files that the runtime binds into /dev.
+var nodes = map[string]bool{"/dev/null": true, "/dev/zero": true, "/dev/full": true,
+	"/dev/random": true, "/dev/urandom": true, "/dev/tty": true,
+	"/proc/kcore": true}
+
+func mountControls(r Ready, a sandbox.Applied) []control {
+	loose, root := looseMounts(r.Mounts), false
+	for _, m := range r.Mounts {
+		if m.Path == "/" {
+			root = !m.Writable()
+		}
+	}
+	return []control{
+		{"root_read_only", root, fmt.Sprintf("read-only: %t", root)},
+		{"mounts", len(loose) == 0, fmt.Sprintf("writable with set-id or devices: %v", loose)},
+		{"overlay", a.Overlay, fmt.Sprintf("metacopy, index, redirect_dir off: %t", a.Overlay)},
+	}
+}
+
+// looseMounts lists writable mounts that honour set-id bits or device nodes.
+func looseMounts(mounts []Mount) []string {
+	loose := []string{}
+	for _, m := range mounts {
+		if !m.Writable() || exempt[m.Path] || nodes[m.Path] || maskedNode(m) {
+			continue
+		}
+		if !m.Has("nosuid") || !m.Has("nodev") {
+			loose = append(loose, m.Path)
+		}
+	}
+	return loose
+}
+
+// maskedNode recognises a masked file: /dev/null bound over it.
+func maskedNode(m Mount) bool {
+	return m.Type == "devtmpfs" && m.Root == "/null"
+}
