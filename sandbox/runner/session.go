@@ -24,15 +24,6 @@ const (
 	helloGrace = 30 * time.Second
 )
 
-// Counters are what the host knows about a sandbox: facts of its cgroup and its
-// disk since it was made. They only grow, DiskErrors apart.
-type Counters struct {
-	OOMKills   int64 `json:"oom_kills"`   // processes that the kernel killed for memory
-	PIDsMax    int64 `json:"pids_max"`    // forks refused at the pids limit
-	MemoryPeak int64 `json:"memory_peak"` // bytes, page cache included
-	DiskErrors int64 `json:"disk_errors"` // ext4 errors and warnings of the sandbox's disk
-}
-
 // Session speaks with the init of one sandbox, over the pipes that are its
 // standard input and output. It is the only thing that can start something in
 // there, and closing it ends everything in there. Run may be called again after
@@ -42,7 +33,7 @@ type Session struct {
 	stdin    io.WriteCloser
 	stdout   io.ReadCloser
 	limits   policies.Limits
-	counters func(context.Context) (Counters, error)
+	counters func(context.Context) (sandbox.Counters, error)
 
 	frames chan initwire.Frame // closed after the last frame
 	taken  chan struct{}       // the receiver is done with the payload
@@ -52,8 +43,8 @@ type Session struct {
 
 	mu     sync.Mutex // guards what follows
 	busy   bool
-	number uint32   // of the last command
-	before Counters // after the last command
+	number uint32           // of the last command
+	before sandbox.Counters // after the last command
 }
 
 // NewSession waits for the first frame of an init that was just started and
@@ -62,7 +53,7 @@ type Session struct {
 // writes, as those of os.Pipe do; they belong to the Session from here on, also
 // when it fails (KindStart). counters is asked after each command.
 func NewSession(ctx context.Context, stdin io.WriteCloser, stdout io.ReadCloser, limits policies.Limits,
-	counters func(context.Context) (Counters, error)) (*Session, Ready, error) {
+	counters func(context.Context) (sandbox.Counters, error)) (*Session, Ready, error) {
 	s := &Session{
 		out: initwire.NewWriter(stdin), stdin: stdin, stdout: stdout, limits: limits, counters: counters,
 		frames: make(chan initwire.Frame), taken: make(chan struct{}), stop: make(chan struct{}),

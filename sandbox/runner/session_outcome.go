@@ -26,7 +26,7 @@ var errLost = errors.New("init ended by itself")
 
 // reached asks the host what happened since the last command and returns the
 // limits of the whole sandbox that rose, with the newest counters.
-func (s *Session) reached(ctx context.Context) ([]sandbox.Limit, Counters, error) {
+func (s *Session) reached(ctx context.Context) ([]sandbox.Limit, sandbox.Counters, error) {
 	now, err := s.counters(ctx)
 	if err != nil {
 		return nil, now, &sandbox.Error{Kind: sandbox.KindGone, Op: "reading counters of sandbox", Err: err}
@@ -42,7 +42,7 @@ func (s *Session) reached(ctx context.Context) ([]sandbox.Limit, Counters, error
 	if now.OOMKills > s.before.OOMKills {
 		limits = append(limits, sandbox.LimitOOM)
 	}
-	if now.PIDsMax > s.before.PIDsMax {
+	if now.PIDsHits > s.before.PIDsHits {
 		limits = append(limits, sandbox.LimitPIDs)
 	}
 	s.before = now
@@ -137,7 +137,7 @@ func (r *execution) silent(ctx context.Context) (sandbox.Exit, error) {
 	return exit, nil
 }
 
-func (r *execution) exit(now Counters) sandbox.Exit {
+func (r *execution) exit(now sandbox.Counters) sandbox.Exit {
 	return sandbox.Exit{Duration: time.Since(r.started), OutputBytes: r.output, MemoryPeak: now.MemoryPeak}
 }
 

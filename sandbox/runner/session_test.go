@@ -1,0 +1,512 @@
+package runner_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/initwire/initwiretest"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
+)
+
+// inside is a Session with a real init.
+type inside struct {
+	*runner.Session
+	init  *initwiretest.Init
+	ready runner.Ready
+
+	mu       sync.Mutex // guards counters
+	counters sandbox.Counters
+}
+
+func start(t *testing.T, opts initwiretest.Options) *inside {
+	t.Helper()
+	in := &inside{init: initwiretest.Start(t, opts)}
+	var err error
+	in.Session, in.ready, err = runner.NewSession(t.Context(), in.init.Stdin, in.init.Stdout,
+		policies.Limits{OutputReadBytes: 1 << 30}, in.count)
+	if err != nil {
+		<-in.init.Ended()
+		t.Fatalf("%v; last words: %s", err, in.init.LastWords())
+	}
+	t.Cleanup(func() { _ = in.Close() })
+	return in
+}
+
+func (in *inside) count(context.Context) (sandbox.Counters, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.counters, nil
+}
+
+func (in *inside) set(c sandbox.Counters) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.counters = c
+}
+
+// sh runs a script with merged output and fails the test on an error.
+func (in *inside) sh(t *testing.T, script string) (sandbox.Exit, string) {
+	t.Helper()
+	return in.run(t, sandbox.Command{Argv: []string{"sh", "-c", script}})
+}
+
+func (in *inside) run(t *testing.T, cmd sandbox.Command) (sandbox.Exit, string) {
+	t.Helper()
+	var out bytes.Buffer
+	if cmd.Stdout == nil {
+		cmd.Stdout = &out
+	}
+	exit, err := in.Run(t.Context(), cmd)
+	if err != nil {
+		t.Fatalf("running %q: %v", cmd.Argv, err)
+	}
+	return exit, out.String()
+}
+
+func TestReadyTellsWhatInitMayDo(t *testing.T) {
+	r := start(t, initwiretest.Options{}).ready
+	const four = uint64(1<<unix.CAP_KILL | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETPCAP)
+	got := []uint64{r.Init.Permitted, r.Init.Effective, r.Init.Bounding, r.Init.Inheritable, r.Init.Ambient}
+	if diff := cmp.Diff([]uint64{four, four, four, 0, 0}, got); diff != "" {
+		t.Errorf("init's capabilities (-want +got):\n%s", diff)
+	}
+	if r.Forker.Bounding != 0 || r.Forker.Inheritable != 0 || r.Forker.NoNewPrivs != 1 {
+		t.Errorf("forker keeps rights: %+v", r.Forker)
+	}
+	if r.Dumpable != 0 || r.Init.UID != [4]int{} || r.Init.NoNewPrivs != 1 {
+		t.Errorf("init: %+v", r)
+	}
+	if diff := cmp.Diff([]runner.IDMap{{Inside: 0, Outside: 0, Count: 1}, {Inside: 1000, Outside: 1000, Count: 1}}, r.UIDMap); diff != "" {
+		t.Errorf("uid map (-want +got):\n%s", diff)
+	}
+	proc := slices.IndexFunc(r.Mounts, func(m runner.Mount) bool { return m.Path == "/proc" })
+	if proc < 0 || !r.Mounts[proc].Has("nosuid") || r.Mounts[proc].Type != "proc" {
+		t.Errorf("/proc is not among the mounts: %+v", r.Mounts)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	for _, c := range []struct {
+		name         string
+		argv         []string
+		code, signal int
+	}{
+		{"success", []string{"true"}, 0, 0},
+		{"status", []string{"sh", "-c", "exit 7"}, 7, 0},
+		{"signal", []string{"sh", "-c", "kill -TERM $$"}, 128 + 15, 15},
+		{"killed", []string{"sh", "-c", "kill -9 $$"}, 128 + 9, 9},
+		{"a status that looks like a signal", []string{"sh", "-c", "exit 137"}, 137, 0},
+		{"not found", []string{"no-such-program"}, 127, 0},
+		{"path not found", []string{"/no/such/program"}, 127, 0},
+		{"not executable", []string{"/etc/passwd"}, 126, 0},
+		{"directory", []string{"/usr"}, 126, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			exit, out := in.run(t, sandbox.Command{Argv: c.argv})
+			if exit.Code != c.code || exit.Signal != c.signal || exit.Ended != "" || exit.Gone {
+				t.Errorf("exit %+v, want code %d signal %d; output %q", exit, c.code, c.signal, out)
+			}
+		})
+	}
+}
+
+func TestDirectoryOfACommand(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	in.sh(t, "mkdir /workspace/sub && ln -s sub /workspace/link")
+	for dir, code := range map[string]int{"/workspace/sub": 0, "/workspace/link": 126, "/workspace/none": 126} {
+		exit, out := in.run(t, sandbox.Command{Argv: []string{"sh", "-c", "pwd"}, Dir: dir})
+		if exit.Code != code || code == 0 && out != dir+"\n" {
+			t.Errorf("in %s: exit %+v, output %q, want code %d", dir, exit, out, code)
+		}
+	}
+	for _, dir := range []string{"/etc", "workspace", "/workspace/../etc", "/proc/self/fd/3", "/workspace/"} {
+		_, err := in.Run(t.Context(), sandbox.Command{Argv: []string{"true"}, Dir: dir})
+		if sandbox.KindOf(err) != sandbox.KindRefused {
+			t.Errorf("A04: directory %q: error %v, want a refusal", dir, err)
+		}
+	}
+}
+
+func TestA01CommandsHaveNoRights(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	_, out := in.sh(t, `exec grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|SigIgn|SigBlk)' /proc/self/status`)
+	got := strings.Fields(out)
+	zero, ids := "0000000000000000", []string{"1000", "1000", "1000", "1000"}
+	want := slices.Concat([]string{"Uid:"}, ids, []string{"Gid:"}, ids, []string{"Groups:",
+		"SigBlk:", zero, "SigIgn:", zero, "CapInh:", zero, "CapPrm:", zero, "CapEff:", zero, "CapBnd:", zero, "CapAmb:", zero, "NoNewPrivs:", "1"})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("status (-want +got):\n%s", diff)
+	}
+}
+
+func TestCommandsGetNothingOfInit(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	for _, c := range []struct{ name, script, want string }{
+		{"descriptors", "i=0; while [ $i -lt 100 ]; do [ -e /proc/self/fd/$i ] && echo $i; i=$((i+1)); done | tr '\n' ' '", "0 1 2"},
+		{"umask", "umask", "0022"},
+		{"terminal", "(: < /dev/tty) 2>/dev/null || echo none", "none"},
+		{"session", "cut -d' ' -f6 /proc/self/stat | grep -qx $$ && echo own", "own"},
+		{"oom score", "cat /proc/self/oom_score_adj", "1000"},
+		{"input", "cat; readlink /proc/self/fd/0", "/dev/null"},
+		{"init's files", "cat /proc/1/environ /proc/1/maps 2>/dev/null; ls /proc/1/fd 2>/dev/null; kill -9 1 2>/dev/null; echo end", "end"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if _, out := in.sh(t, c.script); strings.TrimSpace(out) != c.want {
+				t.Errorf("%q, want %q", out, c.want)
+			}
+		})
+	}
+	_, out := in.sh(t, "cat /proc/1/oom_score_adj")
+	if strings.TrimSpace(out) == "1000" {
+		t.Error("init did not take its own score back")
+	}
+}
+
+func TestEnvironmentIsExact(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	_, out := in.run(t, sandbox.Command{Argv: []string{"/usr/bin/env"}, Env: []string{"A=1", "B=x=y\xff", "EMPTY="}})
+	if want := "A=1\nB=x=y\xff\nEMPTY=\n"; out != want {
+		t.Errorf("environment %q, want %q", out, want)
+	}
+	_, out = in.run(t, sandbox.Command{Argv: []string{"env"}})
+	if want := strings.Join(sandbox.DefaultEnv(), "\n") + "\n"; out != want {
+		t.Errorf("environment %q, want %q", out, want)
+	}
+}
+
+func TestStreams(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	const script = "echo one; echo two >&2; echo three > /dev/stderr; echo four > /dev/stdout"
+	if _, out := in.sh(t, script); out != "one\ntwo\nthree\nfour\n" {
+		t.Errorf("merged output %q", out)
+	}
+	var out, errs bytes.Buffer
+	in.run(t, sandbox.Command{Argv: []string{"sh", "-c", script}, Stdout: &out, Stderr: &errs})
+	if out.String() != "one\nfour\n" || errs.String() != "two\nthree\n" {
+		t.Errorf("stdout %q, stderr %q", &out, &errs)
+	}
+}
+
+func TestB11FramesAreNotForgeable(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	// An Exited frame of the next command with status 0, as bytes of output.
+	forged := `\000\000\000\010\025\000\000\000\001\000\000\000\000\000\000\000\000`
+	exit, out := in.sh(t, "printf '"+forged+"'; printf '"+forged+"' >&2; exit 3")
+	if exit.Code != 3 || len(out) != 34 {
+		t.Errorf("exit %+v, %d bytes of output", exit, len(out))
+	}
+}
+
+func TestB17LeftoverDoesNotHoldTheCommand(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	exit, out := in.sh(t, "setsid sh -c 'sleep 1000; echo late' & echo done")
+	if exit.Code != 0 || out != "done\n" {
+		t.Errorf("exit %+v, output %q", exit, out)
+	}
+	if _, out := in.sh(t, "pgrep -c sleep || true"); strings.TrimSpace(out) != "1" {
+		t.Errorf("%q left-over processes, want 1", out)
+	}
+	// Alone ends it, and whatever else tries to survive.
+	in.sh(t, "for i in 1 2 3; do setsid sh -c 'trap \"\" TERM HUP INT; (sleep 1000 & sleep 1000 & wait) & kill -STOP $$' & done; sleep 0.1")
+	_, out = in.run(t, sandbox.Command{Alone: true, Argv: []string{"sh", "-c", "cd /proc && echo [0-9]*; echo $$"}})
+	lines := strings.Split(out, "\n")
+	if want := "1 " + lines[1]; lines[0] != want {
+		t.Errorf("processes %q, want %q", lines[0], want)
+	}
+}
+
+func TestI15LeftoverCannotWriteToTheNextCommand(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	in.sh(t, "setsid sh -c 'while :; do echo FORGED; echo FORGED > /proc/$PPID/fd/1; done' 2>/dev/null & exit 0")
+	exit, out := in.run(t, sandbox.Command{Alone: true, Argv: []string{"sh", "-c", "sleep 0.1; echo honest; exit 5"}})
+	if exit.Code != 5 || out != "honest\n" {
+		t.Errorf("exit %+v, output %q", exit, out)
+	}
+}
+
+func TestInput(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<17) // 2 MiB, many windows
+	var out bytes.Buffer
+	in.run(t, sandbox.Command{Argv: []string{"cat"}, Stdin: bytes.NewReader(big), Stdout: &out})
+	if !bytes.Equal(out.Bytes(), big) {
+		t.Errorf("%d of %d bytes came back", out.Len(), len(big))
+	}
+	// A child that never reads holds up nothing but its own input.
+	exit, _ := in.run(t, sandbox.Command{Argv: []string{"sh", "-c", "sleep 0.2; exit 4"}, Stdin: endless{}})
+	if exit.Code != 4 {
+		t.Errorf("exit %+v of a child that does not read", exit)
+	}
+	// Nor does one that stops reading, or an input that never comes.
+	exit, _ = in.run(t, sandbox.Command{Argv: []string{"sh", "-c", "head -c 10 >/dev/null; exec <&-; sleep 0.1; exit 6"}, Stdin: endless{}})
+	if exit.Code != 6 {
+		t.Errorf("exit %+v of a child that stopped reading", exit)
+	}
+	silent, hold := io.Pipe()
+	defer hold.Close()
+	if exit, _ = in.run(t, sandbox.Command{Argv: []string{"sh", "-c", "exit 8"}, Stdin: silent}); exit.Code != 8 {
+		t.Errorf("exit %+v beside a silent input", exit)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestBrokenInputIsNoEndOfInput(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	broken := io.MultiReader(strings.NewReader("half"), brokenReader{})
+	_, err := in.Run(t.Context(), sandbox.Command{Argv: []string{"cat"}, Stdin: broken})
+	if sandbox.KindOf(err) != sandbox.KindRefused {
+		t.Errorf("error %v, want a refusal", err)
+	}
+	if exit, _ := in.sh(t, "exit 2"); exit.Code != 2 {
+		t.Errorf("the sandbox is not usable afterwards: %+v", exit)
+	}
+}
+
+type brokenReader struct{}
+
+func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
+func TestB10MuchOutputArrivesWhole(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	var n counter
+	exit, _ := in.run(t, sandbox.Command{Argv: []string{"sh", "-c", "head -c 100000000 /dev/zero"}, Stdout: &n})
+	if exit.Code != 0 || n.Load() != 100_000_000 || exit.OutputBytes != 100_000_000 {
+		t.Errorf("exit %+v, %d bytes", exit, n.Load())
+	}
+}
+
+type counter struct{ atomic.Int64 }
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.Add(int64(len(p)))
+	return len(p), nil
+}
+
+func TestB10OutputLimit(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	var n counter
+	exit, _ := in.run(t, sandbox.Command{Argv: []string{"sh", "-c", "while :; do echo yes; echo no >&2; done"}, Stdout: &n, OutputBytes: 1 << 20})
+	if exit.Ended != sandbox.LimitOutput || exit.Gone || n.Load() != 1<<20 || exit.OutputBytes <= 1<<20 {
+		t.Errorf("exit %+v, %d bytes", exit, n.Load())
+	}
+	if diff := cmp.Diff([]sandbox.Limit{sandbox.LimitOutput}, exit.Limits); diff != "" {
+		t.Error(diff)
+	}
+	exit, out := in.run(t, sandbox.Command{Argv: []string{"printf", "12345"}, OutputBytes: 5})
+	if exit.Ended != "" || out != "12345" {
+		t.Errorf("exactly the limit: exit %+v, output %q", exit, out)
+	}
+}
+
+func TestA15TimeoutEndsEverything(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	script := `trap "" TERM INT HUP
+		setsid sh -c '(sleep 1000 &) ; kill -STOP $$' &
+		i=0; while [ $i -lt 100 ]; do (sleep 1000 &); i=$((i+1)); done
+		echo started; wait; sleep 1000`
+	exit, out := in.run(t, sandbox.Command{Argv: []string{"sh", "-c", script}, Timeout: 2 * time.Second})
+	if exit.Ended != sandbox.LimitTimeout || exit.Signal != 9 || exit.Gone || out != "started\n" {
+		t.Errorf("exit %+v, output %q", exit, out)
+	}
+	if _, out := in.sh(t, "cd /proc && echo [0-9]*; echo $$"); !strings.HasPrefix(out, "1 "+strings.Split(out, "\n")[1]) {
+		t.Errorf("processes after the deadline: %q", out)
+	}
+}
+
+func TestZombiesAreReaped(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	script := `i=0; while [ $i -lt 200 ]; do (true &); i=$((i+1)); done
+		n=0; while grep -ls '^State:.Z' /proc/[0-9]*/status >/dev/null; do n=$((n+1)); [ $n -gt 500 ] && exit 1; sleep 0.01; done`
+	if exit, _ := in.sh(t, script); exit.Code != 0 {
+		t.Errorf("zombies stay: %+v", exit)
+	}
+}
+
+func TestInitIsNoTracer(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	if exit, _ := in.sh(t, "command -v perl"); exit.Code != 0 {
+		t.Skip("not applicable: needs perl")
+	}
+	// PTRACE_TRACEME (0), system call 101 on amd64: the parent, init, is told of
+	// every signal from here on, and of the stop at exec.
+	exit, out := in.run(t, sandbox.Command{
+		Argv:    []string{"perl", "-e", `syscall(101,0,0,0,0) == 0 or die; $SIG{USR1}=sub{print "got\n"}; kill "USR1",$$; exec "sh","-c","exit 9"`},
+		Timeout: 20 * time.Second,
+	})
+	if exit.Code != 9 || !strings.Contains(out, "got") {
+		t.Errorf("exit %+v, output %q", exit, out)
+	}
+}
+
+func TestDiskAndInodesAreSeen(t *testing.T) {
+	in := start(t, initwiretest.Options{WorkspaceTmpfs: "size=8m,nr_inodes=400"})
+	for _, c := range []struct {
+		script string
+		want   []sandbox.Limit
+	}{
+		{"true", nil},
+		{"head -c 20000000 /dev/zero > /workspace/fill 2>/dev/null; exit 0", []sandbox.Limit{sandbox.LimitDisk}},
+		{"rm /workspace/fill", nil},
+		{"i=0; while [ $i -lt 500 ]; do : > /workspace/f$i || exit 0; i=$((i+1)); done 2>/dev/null", []sandbox.Limit{sandbox.LimitInodes}},
+	} {
+		exit, _ := in.sh(t, c.script)
+		if diff := cmp.Diff(c.want, exit.Limits); diff != "" {
+			t.Errorf("limits of %q (-want +got):\n%s", c.script, diff)
+		}
+	}
+}
+
+func TestCountersOfTheHostBecomeLimits(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	in.set(sandbox.Counters{OOMKills: 1, PIDsHits: 3, MemoryPeak: 77})
+	exit, _ := in.sh(t, "true")
+	if diff := cmp.Diff([]sandbox.Limit{sandbox.LimitOOM, sandbox.LimitPIDs}, exit.Limits); diff != "" {
+		t.Error(diff)
+	}
+	if exit.Ended != "" || exit.Code != 0 || exit.MemoryPeak != 77 {
+		t.Errorf("exit %+v", exit)
+	}
+	if exit, _ = in.sh(t, "kill -9 $$"); len(exit.Limits) != 0 || exit.Ended != "" {
+		t.Errorf("the same counters count twice: %+v", exit)
+	}
+	in.set(sandbox.Counters{OOMKills: 2, PIDsHits: 3})
+	if exit, _ = in.sh(t, "kill -9 $$"); exit.Ended != sandbox.LimitOOM {
+		t.Errorf("exit %+v, want it ended by oom", exit)
+	}
+	in.set(sandbox.Counters{DiskErrors: 1})
+	_, err := in.Run(t.Context(), sandbox.Command{Argv: []string{"true"}})
+	if sandbox.KindOf(err) != sandbox.KindCrashed {
+		t.Errorf("error %v after disk errors, want a crash", err)
+	}
+}
+
+func TestEndOfInit(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		counters sandbox.Counters
+		ended    sandbox.Limit
+		kind     sandbox.Kind
+	}{
+		{"oom", sandbox.Counters{OOMKills: 1, PIDsHits: 1}, sandbox.LimitOOM, ""},
+		{"pids", sandbox.Counters{PIDsHits: 1}, sandbox.LimitPIDs, ""},
+		{"nothing", sandbox.Counters{}, "", sandbox.KindCrashed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			in := start(t, initwiretest.Options{})
+			in.set(c.counters)
+			exit, err := in.Run(t.Context(), sandbox.Command{
+				Argv:   []string{"sh", "-c", "echo up; sleep 1000"},
+				Stdout: writerFunc(func([]byte) { _ = unix.Kill(in.init.PID, unix.SIGKILL) }),
+			})
+			if sandbox.KindOf(err) != c.kind || exit.Ended != c.ended {
+				t.Errorf("exit %+v, error %v", exit, err)
+			}
+			if err == nil && (!exit.Gone || exit.Code != -1) {
+				t.Errorf("exit %+v, want it gone", exit)
+			}
+		})
+	}
+}
+
+type writerFunc func(p []byte)
+
+func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
+
+func TestContextEndsTheSandbox(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := in.Run(ctx, sandbox.Command{
+		Argv:   []string{"sh", "-c", "echo up; trap '' TERM; sleep 1000"},
+		Stdout: writerFunc(func([]byte) { cancel() }),
+	})
+	if err != context.Canceled {
+		t.Errorf("error %v", err)
+	}
+	<-in.init.Ended()
+	if _, err := in.Run(t.Context(), sandbox.Command{Argv: []string{"true"}}); sandbox.KindOf(err) != sandbox.KindGone {
+		t.Errorf("error %v after the end", err)
+	}
+}
+
+func TestCloseIsTheDeadManSwitch(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	in.sh(t, "setsid sleep 1000 & exit 0")
+	if err := in.Close(); err != nil {
+		t.Error(err)
+	}
+	<-in.init.Ended() // with PID 1 the kernel ends the namespace
+	if err := in.Close(); err != nil {
+		t.Errorf("second Close: %v", err)
+	}
+}
+
+func TestOneCommandAtATime(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	var once sync.Once
+	var inner error
+	in.run(t, sandbox.Command{Argv: []string{"echo", "up"}, Stdout: writerFunc(func([]byte) {
+		once.Do(func() { _, inner = in.Run(t.Context(), sandbox.Command{Argv: []string{"true"}}) })
+	})})
+	if sandbox.KindOf(inner) != sandbox.KindBusy {
+		t.Errorf("error %v, want busy", inner)
+	}
+}
+
+func TestLongCommands(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	argv := []string{"sh", "-c", "echo $#"}
+	for i := range 20_000 {
+		argv = append(argv, fmt.Sprintf("argument-%d", i))
+	}
+	if _, out := in.run(t, sandbox.Command{Argv: argv}); out != "19999\n" {
+		t.Errorf("%q arguments", out)
+	}
+	argv = append(argv, strings.Repeat("x", 1<<20))
+	if _, err := in.Run(t.Context(), sandbox.Command{Argv: argv}); sandbox.KindOf(err) != sandbox.KindRefused {
+		t.Errorf("error %v, want a refusal", err)
+	}
+}
+
+func TestB01ForkBombLeavesInitAlive(t *testing.T) {
+	in := start(t, initwiretest.Options{Processes: 60})
+	exit, _ := in.run(t, sandbox.Command{Argv: []string{"sh", "-c", "b() { b | b & }; b; sleep 1000"}, Timeout: 2 * time.Second, OutputBytes: 1 << 30})
+	if exit.Ended != sandbox.LimitTimeout || exit.Gone {
+		t.Errorf("exit %+v", exit)
+	}
+	if exit, _ := in.run(t, sandbox.Command{Argv: []string{"sh", "-c", "exit 3"}, Alone: true}); exit.Code != 3 {
+		t.Errorf("exit %+v after the bomb", exit)
+	}
+}
+
+func BenchmarkCommand(b *testing.B) {
+	init := initwiretest.Start(b, initwiretest.Options{})
+	s, _, err := runner.NewSession(b.Context(), init.Stdin, init.Stdout, policies.Limits{}, func(context.Context) (sandbox.Counters, error) {
+		return sandbox.Counters{}, nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	for b.Loop() {
+		if _, err := s.Run(b.Context(), sandbox.Command{Argv: []string{"/bin/true"}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
