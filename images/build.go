@@ -79,7 +79,6 @@ func (s *Store) buildIn(ctx context.Context, work string, recipe recipe, report 
 	}
 	report("packing the layer into an OCI layout")
 	made := filepath.Join(work, "image")
-	// Others have no business in a root with another system's files.
 	if err := os.Mkdir(made, 0o700); err != nil {
 		return Image{}, err
 	}
@@ -103,6 +102,11 @@ func (s *Store) buildIn(ctx context.Context, work string, recipe recipe, report 
 // place, record. The caller holds the lock, and made lies in the store's work
 // directory, so that the rename stays on one file system.
 func (s *Store) add(ctx context.Context, made string, image Image, report func(string)) (Image, error) {
+	// Other users of this host have no business with another system's files,
+	// least of all with those that change the user.
+	if err := os.Chmod(made, 0o700); err != nil {
+		return Image{}, err
+	}
 	report("unpacking " + string(image.Digest) + " in a confined process")
 	root := filepath.Join(made, rootName)
 	if err := os.Mkdir(root, 0o755); err != nil {

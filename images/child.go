@@ -17,6 +17,8 @@ import (
 	"github.com/opencontainers/umoci/oci/cas/dir"
 	"github.com/opencontainers/umoci/oci/layer"
 	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/confine"
 )
 
 // UnpackCommand is the hidden subcommand whose arguments go to UnpackMain.
@@ -57,7 +59,7 @@ func UnpackMain(args []string) int {
 // to a thread, and exec makes this one the only one.
 func startConfined() error {
 	runtime.LockOSThread()
-	if err := unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC); err != nil && !errors.Is(err, unix.EINVAL) {
+	if err := confine.CloseFrom(3); err != nil {
 		return fmt.Errorf("closing descriptors: %w", err)
 	}
 	for capability := uintptr(0); capability <= 63; capability++ {
@@ -116,7 +118,7 @@ func reply(out io.Writer, err error) {
 
 // unpackConfined gives up the file system, then reads the first foreign byte.
 func unpackConfined(asked request) error {
-	if err := confine(asked.Layout, asked.Target); err != nil {
+	if err := confineTo(asked.Layout, asked.Target); err != nil {
 		return fmt.Errorf("confining the unpack: %w", err)
 	}
 	manifest, err := surveyImage(asked.Layout, asked.Digest, asked.Limits)
@@ -137,16 +139,16 @@ func unpackConfined(asked request) error {
 	return nil
 }
 
-// confine leaves reading below layout and writing files, directories and links
+// confineTo leaves reading below layout and writing files, directories and links
 // below target; no network (the parent gave it an empty namespace, and there is
 // no socket call), no other program, no device.
-func confine(layout, target string) error {
-	abi, err := ll.LandlockGetABIVersion()
-	if err != nil || abi < 1 {
+func confineTo(layout, target string) error {
+	abi := confine.LandlockABI()
+	if abi == 0 {
 		return ErrConfinement
 	}
 	config, write := ruleset(abi)
-	err = config.Restrict(
+	err := config.Restrict(
 		landlock.PathAccess(ll.AccessFSReadFile|ll.AccessFSReadDir, layout),
 		landlock.PathAccess(write, target),
 	)
@@ -168,9 +170,9 @@ func confine(layout, target string) error {
 }
 
 // ruleset picks the strictest configuration of this kernel by itself:
-// BestEffort would go on without any. What older ones lack (truncation, signals)
-// the capabilities and the process namespace cover; before version 2 a hard link
-// across directories fails, and with it the unpack.
+// BestEffort would go on without any. Before version 2 a hard link across
+// directories fails, and with it the unpack. Signals and abstract sockets are
+// left to the namespaces: scoping them takes preemption from Go on some kernels.
 func ruleset(abi int) (landlock.Config, landlock.AccessFSSet) {
 	write := landlock.AccessFSSet(ll.AccessFSReadFile | ll.AccessFSReadDir | ll.AccessFSWriteFile |
 		ll.AccessFSRemoveDir | ll.AccessFSRemoveFile | ll.AccessFSMakeDir | ll.AccessFSMakeReg | ll.AccessFSMakeSym)
@@ -180,7 +182,7 @@ func ruleset(abi int) (landlock.Config, landlock.AccessFSSet) {
 	if abi >= 3 {
 		write |= ll.AccessFSTruncate
 	}
-	known := []landlock.Config{landlock.V1, landlock.V2, landlock.V3, landlock.V4, landlock.V5, landlock.V6}
+	known := []landlock.Config{landlock.V1, landlock.V2, landlock.V3, landlock.V4, landlock.V5}
 	return known[min(abi, len(known))-1], write
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -50,8 +51,12 @@ func debootstrap(ctx context.Context, work string, recipe recipe, report func(st
 		report("this host's apt does not check how old package lists are (Acquire::Check-Valid-Until); nor does this build")
 	}
 	made := facts{layer: filepath.Join(work, "layer.tar.gz")}
+	program, err := findProgram("mmdebstrap")
+	if err != nil {
+		return facts{}, err
+	}
 	arguments := mmdebstrapArguments(recipe, mirrors, options)
-	if err := runMmdebstrap(ctx, work, arguments, made.layer); err != nil {
+	if err := runMmdebstrap(ctx, program, work, arguments, made.layer); err != nil {
 		return facts{}, err
 	}
 	return made.read(work, recipe)
@@ -91,36 +96,43 @@ const writeFacts = `chroot "$1" dpkg-query -W -f '${Package} ${Version}\n' >"$VE
 
 // runMmdebstrap starts the program in its own process group and passes its
 // archive through tame into the layer's file.
-func runMmdebstrap(ctx context.Context, work string, arguments []string, layer string) error {
-	program, err := findProgram("mmdebstrap")
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	command := exec.CommandContext(ctx, program, arguments...)
+func runMmdebstrap(ctx context.Context, program, work string, arguments []string, layer string) error {
+	running, stop := context.WithCancel(ctx)
+	defer stop()
+	command := exec.CommandContext(running, program, arguments...)
 	command.Env = buildEnvironment(work)
 	command.Dir = work
-	said := &tail{}
-	command.Stderr = said
+	var said tail
+	command.Stderr = &said
 	stopGroup(command)
 	archive, err := command.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("running mmdebstrap: %w", err)
 	}
+	// The kernel sends Pdeathsig when the thread that started it ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if err := command.Start(); err != nil {
 		return fmt.Errorf("running mmdebstrap: %w", err)
 	}
 	packed := tame(archive, layer)
-	if packed != nil {
-		cancel() // it would wait for a reader
+	if packed != nil && !errors.Is(packed, io.ErrUnexpectedEOF) {
+		stop() // it would wait for a reader
 	}
-	ended := command.Wait()
+	return outcome(ctx, packed, command.Wait(), &said)
+}
+
+// outcome picks the cause among what went wrong: being called off, then the
+// program's own failure (which cuts its archive off), then ours.
+func outcome(ctx context.Context, packed, ended error, said *tail) error {
+	cutOff := errors.Is(packed, io.ErrUnexpectedEOF)
 	switch {
-	case ctx.Err() != nil && packed == nil:
+	case ctx.Err() != nil:
 		return fmt.Errorf("running mmdebstrap: %w", context.Cause(ctx))
-	case ended != nil && packed == nil, errors.Is(packed, io.ErrUnexpectedEOF):
-		return fmt.Errorf("running mmdebstrap: %w; it said: %s", errors.Join(ended), said)
+	case ended != nil && (packed == nil || cutOff):
+		return fmt.Errorf("running mmdebstrap: %w; it said: %s", ended, said)
+	case cutOff:
+		return fmt.Errorf("running mmdebstrap: its archive is cut off; it said: %s", said)
 	}
 	return packed
 }

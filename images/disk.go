@@ -89,7 +89,13 @@ func (s *Store) place(from string, d Digest) error {
 		return fmt.Errorf("placing image %s: %w", d, err)
 	}
 	if _, err := os.Lstat(s.imageDir(d)); err == nil {
-		return nil // the same bytes are there; a job may be using them
+		if checkRoot(filepath.Join(s.imageDir(d), rootName)) == nil {
+			return nil // the same bytes are there; a job may be using them
+		}
+		// Somebody has tampered with it: out of the way, for sweep to remove.
+		if err := os.Rename(s.imageDir(d), from+"-broken"); err != nil {
+			return fmt.Errorf("placing image %s: %w", d, err)
+		}
 	}
 	if err := syncFileSystem(from); err != nil {
 		return fmt.Errorf("placing image %s: %w", d, err)
