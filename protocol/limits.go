@@ -69,6 +69,7 @@ const (
 	MaxPathBytes        = 4_096
 	MaxBranchBytes      = 200
 	MaxNameBytes        = 100
+	MaxURL              = 2_000
 	MaxLeaseTokenBytes  = 8_192
 	MaxStarterFiles     = 200
 	MaxStarterBytes     = 1 << 20

@@ -40,6 +40,6 @@ const (
 	StageExecution      Stage = "runtime_execution"
 )
 
-// Code names a failure. The table in failures.go holds its stage and sentence;
+// Code names a failure. The table in failuretable.go holds its stage and sentence;
 // nobody writes a sentence of his own.
 type Code string
