@@ -5,6 +5,7 @@
 package initwire
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -75,14 +76,14 @@ type Frame struct {
 
 // Reader reads frames. It is used by one goroutine.
 type Reader struct {
-	r    io.Reader
+	r    *bufio.Reader // many small frames come with one read
 	head [HeaderBytes]byte
 	buf  []byte
 }
 
 // NewReader reads from r.
 func NewReader(r io.Reader) *Reader {
-	return &Reader{r: r, buf: make([]byte, MaxPayload)}
+	return &Reader{r: bufio.NewReaderSize(r, HeaderBytes+MaxPayload), buf: make([]byte, MaxPayload)}
 }
 
 // Next returns the next frame. The error is io.EOF between two frames and
