@@ -62,6 +62,7 @@ func (t *talk) advert(ctx context.Context, w *watch, names []string, commit gito
 	if err != nil {
 		return nil, t.explain(ctx, err)
 	}
+	t.v2 = a.version == 2
 	return a, nil
 }
 

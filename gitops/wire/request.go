@@ -30,6 +30,7 @@ type talk struct {
 	base    url.URL // the repository, after at most one redirect
 	auth    string
 	fresh   bool // a second credential has been asked for
+	v2      bool // the server answered in protocol version 2
 }
 
 func (r *Remote) talk(service, op string) *talk {
@@ -260,6 +261,9 @@ func (t *talk) post(ctx context.Context, body func() (io.Reader, int64, error)) 
 		req.ContentLength = size
 		req.Header.Set("Content-Type", "application/x-"+t.service+"-request")
 		req.Header.Set("Accept", "application/x-"+t.service+"-result")
+		if t.v2 {
+			req.Header.Set("Git-Protocol", "version=2")
+		}
 		return req, nil
 	})
 	if err != nil {
