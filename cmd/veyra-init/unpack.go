@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"path"
 	"strings"
 
@@ -31,17 +30,17 @@ func unpack(root string, in io.Reader) error {
 	if !initwire.Inside(root) {
 		return fmt.Errorf("%q: %w", root, errOutside)
 	}
-	tree, err := treestream.NewReader(in, treestream.Limits{Entries: math.MaxInt64, Bytes: math.MaxInt64})
-	if err != nil {
-		return err
-	}
 	fd, err := makeDirs(root)
 	if err != nil {
 		return fmt.Errorf("opening %q: %w", root, err)
 	}
+	defer unix.Close(fd)
+	tree, err := treestream.NewReader(in, treestream.Limits{})
+	if err != nil {
+		return err
+	}
 	u := &unpacker{tree: tree, fds: []int{fd}}
 	defer u.leave(0)
-	defer unix.Close(fd)
 	for {
 		e, err := tree.Next()
 		if errors.Is(err, io.EOF) {
