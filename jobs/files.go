@@ -1,0 +1,128 @@
+package jobs
+
+import (
+	"fmt"
+	"hash"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"crypto/sha256"
+	"encoding/hex"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/redact"
+)
+
+// Bounds of a run's own record, in bytes.
+const (
+	maxLog        = 8 << 20
+	maxTranscript = 32 << 20
+	maxPatch      = 8 << 20
+)
+
+// files is the record of a run on disk: log and transcript, redacted and
+// capped, 0600. A record that can't be written is told once and is no reason
+// to stop a paid job.
+type files struct {
+	dir        string
+	log        *recordFile
+	transcript *recordFile
+}
+
+func openFiles(secrets *redact.Set, dir string, log *slog.Logger) *files {
+	return &files{
+		dir:        dir,
+		log:        openRecord(secrets, filepath.Join(dir, "log"), maxLog, log),
+		transcript: openRecord(secrets, filepath.Join(dir, "transcript"), maxTranscript, log),
+	}
+}
+
+// say writes one line of our own words to the log. Strangers' texts in it are
+// quoted by the caller.
+func (f *files) say(format string, args ...any) {
+	line := time.Now().UTC().Format("15:04:05.000 ") + fmt.Sprintf(format, args...) + "\n"
+	_, _ = io.WriteString(f.log, line)
+}
+
+// closeLog ends the log and returns the SHA-256 of the bytes that are stored.
+func (f *files) closeLog() string { return f.log.close() }
+
+func (f *files) close() {
+	f.log.close()
+	f.transcript.close()
+}
+
+// recordFile writes through the redactor into a capped file whose stored bytes
+// it hashes. Its Write never fails and may be called by several goroutines.
+type recordFile struct {
+	mu      sync.Mutex
+	file    *os.File
+	out     io.WriteCloser // redacts, then calls store
+	sum     hash.Hash
+	left    int64
+	marked  bool
+	closed  bool
+	problem error
+}
+
+func openRecord(secrets *redact.Set, name string, limit int64, log *slog.Logger) *recordFile {
+	r := &recordFile{sum: sha256.New(), left: limit}
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		log.Warn("the job's record can't be written", "error", err)
+	}
+	r.file = file
+	r.out = secrets.Writer(storer{r})
+	return r
+}
+
+// storer is the end behind the redactor; the record's lock is held.
+type storer struct{ r *recordFile }
+
+func (s storer) Write(p []byte) (int, error) {
+	n := len(p)
+	if int64(n) > s.r.left {
+		p = p[:s.r.left]
+		if !s.r.marked {
+			s.r.marked = true
+			p = append(append([]byte(nil), p...), "\n[the rest is left out]\n"...)
+		}
+		s.r.left = 0
+	} else {
+		s.r.left -= int64(n)
+	}
+	s.r.sum.Write(p)
+	if s.r.file != nil {
+		if _, err := s.r.file.Write(p); err != nil && s.r.problem == nil {
+			s.r.problem = err
+		}
+	}
+	return n, nil
+}
+
+func (r *recordFile) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		_, _ = r.out.Write(p)
+	}
+	return len(p), nil
+}
+
+// close may be called more than once and always returns the hash.
+func (r *recordFile) close() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.closed = true
+		_ = r.out.Close()
+		if r.file != nil {
+			_ = r.file.Sync()
+			_ = r.file.Close()
+		}
+	}
+	return hex.EncodeToString(r.sum.Sum(nil))
+}

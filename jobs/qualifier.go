@@ -1,0 +1,217 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/treestream"
+	"github.com/veyra-labs/veyra-sandboxd/jobs/coding"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+	"github.com/veyra-labs/veyra-sandboxd/provider"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// wrongAnswers is how many answers that fail the test are tried before giving
+// up, which costs one of the agent's two attempts.
+const wrongAnswers = 5
+
+// Qualifier answers qualifications: one file, replaced by the model, tested in
+// a sandbox like any job.
+type Qualifier struct{ cfg Config }
+
+// NewQualifier makes a qualifier of a checked configuration.
+func NewQualifier(cfg Config) *Qualifier { return &Qualifier{cfg: cfg} }
+
+// qualification is one execution. One goroutine owns it.
+type qualification struct {
+	cfg   Config
+	run   QualificationRun
+	log   *slog.Logger
+	files *files
+	rules *policies.Effective
+	image sandboxImage
+	args  []string
+	room  sandbox.Job
+}
+
+// Execute tries until an answer passes here, since each wrong submission costs
+// an attempt, while trouble that may pass costs nothing but time.
+func (q *Qualifier) Execute(ctx context.Context, run QualificationRun) QualificationOutcome {
+	log := q.cfg.Log.With("qualification", run.Qualification.ID, "attempt", run.Qualification.Attempt)
+	x := &qualification{cfg: q.cfg, run: run, log: log, files: openFiles(q.cfg.Secrets, run.Dir, log)}
+	defer x.close()
+	outcome, err := x.execute(ctx)
+	if err == nil {
+		return outcome
+	}
+	if reason := abandonment(ctx, err); reason != "" {
+		return QualificationOutcome{Abandoned: reason}
+	}
+	log.Warn("qualification given up", "error", err)
+	x.files.say("given up: %q", err.Error())
+	return QualificationOutcome{Failure: codeOf(err)}
+}
+
+func (x *qualification) close() {
+	if x.room != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := x.room.Close(ctx); err != nil {
+			x.log.Warn("closing the qualification's sandboxes", "error", err)
+		}
+	}
+	x.files.close()
+}
+
+func (x *qualification) execute(ctx context.Context) (QualificationOutcome, error) {
+	if err := x.prepare(); err != nil {
+		return QualificationOutcome{}, err
+	}
+	if err := patience(ctx, x.run.Deadline, passingHere, func() error { return x.open(ctx) }); err != nil {
+		return QualificationOutcome{}, err
+	}
+	brief := x.brief()
+	for wrong := 0; ; wrong++ {
+		outcome, err := x.try(ctx, brief)
+		if err != nil || outcome.ReturnCode == 0 {
+			return outcome, err
+		}
+		if wrong+1 >= wrongAnswers {
+			return outcome, fail(protocol.CodeTestsFailedAfterRepair, "testing the answer", fmt.Errorf("exit status %d", outcome.ReturnCode))
+		}
+		brief.Feedback = outcome.Output
+	}
+}
+
+func (x *qualification) prepare() error {
+	args, err := policies.ParseValidation(x.run.Qualification.TestCommand)
+	if err != nil {
+		return fail(protocol.CodeUnsafeValidationCommand, "reading the test command", err)
+	}
+	image, found := x.cfg.Image(policies.ToolchainOf(args))
+	if !found {
+		return fail(protocol.CodeHostNotReady, "choosing an image", errors.New("this runtime has no image for the test command"))
+	}
+	rules, err := x.cfg.Policy.Effective()
+	if err != nil {
+		return fmt.Errorf("reading the policy: %w", err)
+	}
+	x.args, x.image, x.rules = args, image, rules
+	return nil
+}
+
+func (x *qualification) open(ctx context.Context) error {
+	id := sandbox.JobID(fmt.Sprintf("%s-q%d", string(x.run.Qualification.ID)[:8], x.run.Qualification.Attempt))
+	opened, err := x.cfg.Backend.OpenJob(ctx, sandbox.JobSpec{ID: id, Limits: x.rules.Policy.Limits})
+	if err != nil {
+		return fmt.Errorf("opening the qualification: %w", err)
+	}
+	x.room = opened
+	return nil
+}
+
+// passingHere: giving up costs an attempt, so whatever time, the owner or the
+// host may cure is waited for.
+func passingHere(err error) bool {
+	return provider.KindOf(err) != "" || sandbox.KindOf(err) != "" || coding.KindOf(err) != ""
+}
+
+func (x *qualification) brief() coding.SingleBrief {
+	task := x.run.Qualification
+	return coding.SingleBrief{
+		Title: task.Title, Instructions: task.Instructions, Target: task.Target,
+		Files: task.Starter, TestCommand: task.TestCommand,
+	}
+}
+
+// try asks for one answer and tests it, both with patience.
+func (x *qualification) try(ctx context.Context, brief coding.SingleBrief) (QualificationOutcome, error) {
+	var content string
+	err := patience(ctx, x.run.Deadline, passingHere, func() (err error) {
+		content, err = x.cfg.Single.Answer(ctx, brief, x.run.Ledger)
+		return err
+	})
+	if err != nil {
+		return QualificationOutcome{}, fmt.Errorf("asking for the answer: %w", err)
+	}
+	var outcome QualificationOutcome
+	err = patience(ctx, x.run.Deadline, passingHere, func() (err error) {
+		outcome, err = x.test(ctx, content)
+		return err
+	})
+	return outcome, err
+}
+
+func (x *qualification) test(ctx context.Context, content string) (QualificationOutcome, error) {
+	place, err := x.room.Create(ctx, sandbox.Spec{
+		Image: x.image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: x.rules.Policy.Limits,
+	})
+	if err != nil {
+		return QualificationOutcome{}, err
+	}
+	defer endPlace(place, x.log)
+	if err := x.write(ctx, place, content); err != nil {
+		return QualificationOutcome{}, err
+	}
+	kept := newHeadTail(1 << 20)
+	exit, err := place.Run(ctx, sandbox.Command{Argv: x.args, Stdout: tee{kept, x.files.log}, Timeout: 5 * time.Minute, Alone: true})
+	if err != nil {
+		return QualificationOutcome{}, fmt.Errorf("testing the answer: %w", err)
+	}
+	x.files.say("exit status %d, limits %v", exit.Code, exit.Limits)
+	if exit.Ended != "" {
+		return QualificationOutcome{}, &limitError{limit: exit.Ended}
+	}
+	return QualificationOutcome{
+		Files:      []protocol.File{{Path: x.run.Qualification.Target, Content: content}},
+		ReturnCode: exit.Code,
+		Output:     protocol.CutText(x.cfg.Secrets.String(kept.String()), protocol.MaxOutput),
+	}, nil
+}
+
+// write unpacks the starter files with the target replaced.
+func (x *qualification) write(ctx context.Context, place sandbox.Sandbox, content string) error {
+	out, in := io.Pipe()
+	go func() { in.CloseWithError(starterTree(in, x.run.Qualification, content)) }()
+	words := newHeadTail(4 << 10)
+	exit, err := place.Run(ctx, sandbox.Command{
+		Argv: []string{sandbox.InitPath, "unpack", sandbox.Workspace}, Stdin: out, Stdout: words, Timeout: time.Minute,
+	})
+	out.Close()
+	if err != nil {
+		return fmt.Errorf("writing the starter files: %w", err)
+	}
+	if exit.Code != 0 {
+		return fail(protocol.CodeTaskInvalid, "writing the starter files", fmt.Errorf("%q", words.String()))
+	}
+	return nil
+}
+
+func starterTree(w io.Writer, task protocol.Qualification, content string) error {
+	out := treestream.NewWriter(w, treestream.Options{})
+	starters := slices.Clone(task.Starter)
+	slices.SortFunc(starters, func(a, b protocol.File) int {
+		if treestream.Less(a.Path, b.Path) {
+			return -1
+		}
+		return 1
+	})
+	for _, file := range starters {
+		text := file.Content
+		if file.Path == task.Target {
+			text = content
+		}
+		entry := treestream.Entry{Kind: treestream.File, Path: file.Path, Mode: 0o644, Size: int64(len(text)), Links: 1}
+		if err := out.Add(entry, strings.NewReader(text)); err != nil {
+			return err
+		}
+	}
+	return out.Close()
+}

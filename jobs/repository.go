@@ -1,0 +1,269 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/veyra-labs/veyra-sandboxd/gitops"
+	"github.com/veyra-labs/veyra-sandboxd/gitops/wire"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// The names of a run's checkpoints.
+const (
+	checkpointBase   = "base"
+	checkpointIntent = "publish"
+)
+
+// maxManifestBytes bounds a project manifest that detection reads.
+const maxManifestBytes = 1 << 20
+
+// fetchRepository makes the base layer: the supervisor speaks smart HTTP and
+// passes the pack, unparsed, into a sandbox that has no image and no network.
+func (j *job) fetchRepository(ctx context.Context, r room) (repository, error) {
+	j.enter(protocol.PhasePreparingRepository, "Fetching the repository")
+	remote, err := j.remote()
+	if err != nil {
+		return repository{}, err
+	}
+	until := time.Now().Add(r.budgets.SetUp)
+	var got repository
+	err = patience(ctx, until, passingFetch, func() (err error) {
+		got, err = j.fetchOnce(ctx, r, remote)
+		return err
+	})
+	return got, err
+}
+
+func (j *job) remote() (*wire.Remote, error) {
+	repo := j.run.Job.Repository
+	remote, err := wire.New(wire.Config{
+		Origin: j.cfg.GitOrigin, Owner: repo.Owner, Name: repo.Name,
+		Token:     j.run.Credentials.Credential,
+		Transport: wire.NewTransport(nil), UserAgent: "veyra-sandboxd/" + j.cfg.Version, Log: j.log,
+	})
+	if err != nil {
+		return nil, fail(protocol.CodeTaskInvalid, "naming the repository", err)
+	}
+	return remote, nil
+}
+
+// passingFetch: what another try in the same lease may cure.
+func passingFetch(err error) bool {
+	return errors.Is(err, wire.ErrUnreachable) || errors.Is(err, ErrCredentialUnavailable) ||
+		gitops.KindOf(err) == gitops.KindCut
+}
+
+func (j *job) fetchOnce(ctx context.Context, r room, remote *wire.Remote) (repository, error) {
+	var place sandbox.Sandbox
+	var base gitops.ObjectID
+	both, bothCtx := errgroup.WithContext(ctx)
+	both.Go(func() (err error) {
+		place, err = j.room.Create(ctx, j.spec(r, sandbox.ProfileGit, ""))
+		return err
+	})
+	both.Go(func() (err error) {
+		base, err = j.baseCommit(bothCtx, remote)
+		return err
+	})
+	if err := both.Wait(); err != nil {
+		j.end(place)
+		return repository{}, err
+	}
+	defer j.end(place)
+	return j.index(ctx, repository{room: r, remote: remote}, place, base)
+}
+
+// baseCommit is the target branch's tip when the run first saw it: after a
+// crash the same commit is fetched, though the branch may have moved.
+func (j *job) baseCommit(ctx context.Context, remote *wire.Remote) (gitops.ObjectID, error) {
+	if saved, found := j.run.Checkpoints.Load(checkpointBase); found {
+		return gitops.ParseObjectID(string(saved))
+	}
+	id, err := remote.Branch(ctx, j.run.Job.Repository.TargetBranch)
+	if err != nil {
+		return "", fmt.Errorf("reading the target branch: %w", err)
+	}
+	if err := j.run.Checkpoints.Save(ctx, checkpointBase, []byte(id)); err != nil {
+		return "", fmt.Errorf("recording the base commit: %w", err)
+	}
+	return id, nil
+}
+
+// index streams the pack into the sandbox, reads the manifest it answers with,
+// looks at the project's manifests and freezes tree and objects.
+func (j *job) index(ctx context.Context, r repository, place sandbox.Sandbox, base gitops.ObjectID) (repository, error) {
+	manifest, err := j.indexPack(ctx, r, place, base)
+	if err != nil {
+		return r, err
+	}
+	r.manifest = manifest
+	j.facts.base = base
+	if r.plan, r.setUp, err = j.plan(ctx, r.funded, tree{ctx: ctx, place: place, manifest: manifest}); err != nil {
+		return r, err
+	}
+	j.facts.plan = r.plan
+	layers, err := place.Freeze(ctx, []sandbox.Part{{Paths: []string{sandbox.Workspace}}, {Paths: []string{sandbox.Objects}}})
+	if err != nil {
+		return r, fmt.Errorf("freezing the base layer: %w", err)
+	}
+	r.base, r.objects = layers[0], layers[1]
+	j.files.say("base commit %s, %d paths", base, len(manifest.Entries))
+	return r, nil
+}
+
+// indexPack joins the download and the worker by a pipe. When both fail, the
+// one that broke the pipe has the cause.
+func (j *job) indexPack(ctx context.Context, r repository, place sandbox.Sandbox, base gitops.ObjectID) (gitops.Manifest, error) {
+	packOut, packIn := io.Pipe()
+	fetched := make(chan error, 1)
+	go func() {
+		err := r.remote.FetchPack(ctx, base, packIn)
+		packIn.CloseWithError(err)
+		fetched <- err
+	}()
+	var manifest gitops.Manifest
+	indexErr := j.gitAnswer(ctx, place, gitops.IndexArgs(base), packOut, time.Until(r.ends), func(answer io.Reader) (err error) {
+		manifest, err = gitops.ReadIndexReply(answer, base, gitLimits(r.rules.Policy.Limits))
+		return err
+	})
+	packOut.Close()
+	fetchErr := <-fetched
+	if fetchErr != nil && (indexErr == nil || !errors.Is(fetchErr, wire.ErrReceiver)) {
+		return manifest, fmt.Errorf("fetching the base tree: %w", fetchErr)
+	}
+	if indexErr != nil {
+		return manifest, fmt.Errorf("writing the base tree: %w", indexErr)
+	}
+	return manifest, nil
+}
+
+// gitLimits: no answer may be larger than the sandbox's disk.
+func gitLimits(l policies.Limits) gitops.Limits {
+	limits := gitops.DefaultLimits()
+	limits.Pack = min(limits.Pack, l.DiskBytes)
+	return limits
+}
+
+// gitAnswer runs the git worker and reads its answer while it runs. The answer
+// that the worker gives is worth more than its exit status.
+func (j *job) gitAnswer(ctx context.Context, place sandbox.Sandbox, argv []string, in io.Reader, limit time.Duration, read func(io.Reader) error) error {
+	out, into := io.Pipe()
+	words := newHeadTail(8 << 10)
+	answered := make(chan error, 1)
+	go func() {
+		err := read(out)
+		_, _ = io.Copy(io.Discard, out) // let the command end
+		answered <- err
+	}()
+	exit, runErr := place.Run(ctx, sandbox.Command{
+		Argv: argv, Stdin: in, Stdout: into, Stderr: words, Timeout: limit, OutputBytes: maxGitAnswer,
+	})
+	into.Close()
+	readErr := <-answered
+	switch {
+	case runErr != nil:
+		return runErr
+	case exit.Ended != "":
+		return &limitError{limit: exit.Ended, inGit: true}
+	case readErr != nil && len(exit.Limits) > 0:
+		return &limitError{limit: exit.Limits[0], inGit: true}
+	case readErr != nil:
+		j.files.say("git worker: exit status %d: %s", exit.Code, words)
+		return readErr
+	}
+	return nil
+}
+
+// maxGitAnswer bounds what the git worker may print: a manifest of 200,000
+// paths and the pack of a change set fit.
+const maxGitAnswer = 2 << 30
+
+// spec is a sandbox over the given layers, topmost first.
+func (j *job) spec(r room, profile sandbox.Profile, image sandboxImage, layers ...sandbox.LayerID) sandbox.Spec {
+	return sandbox.Spec{
+		Image: image, Layers: layers, Network: sandbox.NetworkNone, Profile: profile, Limits: r.rules.Policy.Limits,
+	}
+}
+
+func (j *job) end(place sandbox.Sandbox) { endPlace(place, j.log) }
+
+// endPlace closes a sandbox in its own time: a run that was cancelled must not
+// leave it.
+func endPlace(place sandbox.Sandbox, log *slog.Logger) {
+	if place == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	if err := place.Close(ctx); err != nil {
+		log.Warn("closing a sandbox", "error", err)
+	}
+}
+
+// tree shows detection the repository: names by the manifest, small files by
+// init's helper inside the sandbox that holds them.
+type tree struct {
+	ctx      context.Context
+	place    sandbox.Sandbox
+	manifest gitops.Manifest
+}
+
+var _ policies.Tree = tree{}
+
+// Paths returns the paths of all regular files.
+func (t tree) Paths() []string {
+	paths := make([]string, 0, len(t.manifest.Entries))
+	for _, e := range t.manifest.Entries {
+		if e.Mode.IsFile() {
+			paths = append(paths, e.Path)
+		}
+	}
+	return paths
+}
+
+// Read returns a file's content. One byte more than the bound is read, so that
+// the reader sees that there is more.
+func (t tree) Read(path string) ([]byte, bool) {
+	entry, found := t.manifest.Lookup(path)
+	if !found || !entry.Mode.IsFile() || entry.Size > maxManifestBytes {
+		return nil, false
+	}
+	return readInside(t.ctx, t.place, path, maxManifestBytes)
+}
+
+// readInside reads a file of the workspace through init's helper.
+func readInside(ctx context.Context, place sandbox.Sandbox, path string, limit int) ([]byte, bool) {
+	content := newKeep(limit)
+	exit, err := place.Run(ctx, sandbox.Command{
+		Argv:   []string{sandbox.InitPath, "read", sandbox.Workspace + "/" + path, strconv.Itoa(limit)},
+		Stdout: content, Stderr: io.Discard, Timeout: time.Minute,
+	})
+	return content.Bytes(), err == nil && exit.Code == 0
+}
+
+// plan finds out how the repository is tested and what it needs before.
+func (j *job) plan(_ context.Context, funded policies.Plan, t tree) (policies.Plan, policies.SetUp, error) {
+	plan := funded
+	if len(plan.Commands) == 0 {
+		found, err := policies.Detect(t)
+		if err != nil {
+			return plan, policies.SetUp{}, fmt.Errorf("detecting the toolchain: %w", err)
+		}
+		plan = found
+	}
+	setUp, err := policies.SetUpOf(plan.Toolchain, t)
+	if err != nil {
+		return plan, setUp, fmt.Errorf("reading what the project needs: %w", err)
+	}
+	return plan, setUp, nil
+}

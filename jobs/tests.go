@@ -1,0 +1,106 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// testRun is one run of all validation commands in one fresh sandbox.
+type testRun struct {
+	code   int
+	output string
+	limits []sandbox.Limit
+	ended  sandbox.Limit // the limit that ended the run, or ""
+	empty  bool          // a runner said that it ran no tests
+}
+
+// passed: a limit that ended a command is never a pass, whatever its code.
+func (t testRun) passed() bool { return t.code == 0 && t.ended == "" }
+
+// runTests runs the commands in order and stops at the first that fails. Before
+// each, init kills whatever an earlier one left behind.
+func (j *job) runTests(ctx context.Context, r ready, place sandbox.Sandbox) (testRun, error) {
+	var run testRun
+	var output strings.Builder
+	deadline := time.Now().Add(min(r.budgets.Test, time.Until(r.ends)))
+	for i, args := range r.commands {
+		kept := newHeadTail(int(min(r.rules.Policy.Limits.OutputKeepBytes, 16<<20)))
+		exit, err := j.runCommand(ctx, place, args, time.Until(deadline), kept)
+		if err != nil {
+			return run, fmt.Errorf("running the tests: %w", err)
+		}
+		fmt.Fprintf(&output, "$ %s\n%s", r.plan.Commands[i], kept)
+		run.add(exit, kept.String())
+		if !run.passed() || exit.Gone {
+			break
+		}
+		output.WriteString("\n")
+	}
+	run.output = output.String()
+	slices.Sort(run.limits)
+	run.limits = slices.Compact(run.limits)
+	return run, nil
+}
+
+func (j *job) runCommand(ctx context.Context, place sandbox.Sandbox, args []string, left time.Duration, kept *headTail) (sandbox.Exit, error) {
+	j.files.say("$ %s", strings.Join(args, " "))
+	exit, err := place.Run(ctx, sandbox.Command{
+		Argv: args, Stdout: tee{kept, j.files.log}, Timeout: max(left, time.Second), Alone: true,
+	})
+	if err == nil {
+		j.files.say("exit status %d after %s, limits %v", exit.Code, exit.Duration.Round(time.Millisecond), exit.Limits)
+	}
+	return exit, err
+}
+
+func (t *testRun) add(exit sandbox.Exit, output string) {
+	t.limits = append(t.limits, exit.Limits...)
+	if exit.Ended != "" {
+		t.ended = exit.Ended
+		t.limits = append(t.limits, exit.Ended)
+	}
+	t.code = exit.Code
+	if exit.Ended != "" && t.code == 0 {
+		t.code = -1
+	}
+	t.empty = t.empty || ranNothing(exit.Code, output)
+}
+
+// noTests are the words of the runners for "there was nothing to run". A job
+// that prints them by itself only harms its own result.
+var noTests = regexp.MustCompile(`(?m)^(Ran 0 tests in |NO TESTS RAN|=+ no tests ran)`)
+
+// ranNothing: unittest (since 3.12) and pytest end with 5 when there was no
+// test; older ones end with 0 and say so.
+func ranNothing(code int, output string) bool {
+	return (code == 5 || code == 0) && noTests.MatchString(output)
+}
+
+// detected tells whether the commands were found by us: then an empty run is
+// a failure of its own.
+func detected(plan policies.Plan) bool { return plan.Source == "repository_detection" }
+
+// baseline runs the tests before any change. They may fail, reach a limit or
+// be missing: it is an observation for evidence and for the model.
+func (j *job) baseline(ctx context.Context, r ready) (based, error) {
+	j.enter(protocol.PhaseBaseline, "Running the tests before the change")
+	place, err := j.room.Create(ctx, j.spec(r.room, sandbox.ProfileJob, r.image, append(r.deps, r.base)...))
+	if err != nil {
+		return based{}, err
+	}
+	defer j.end(place)
+	before, err := j.runTests(ctx, r, place)
+	if err != nil {
+		return based{}, err
+	}
+	j.facts.baseline = &before
+	return based{ready: r, before: before}, nil
+}

@@ -1,0 +1,104 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/veyra-labs/veyra-sandboxd/gitops"
+	"github.com/veyra-labs/veyra-sandboxd/internal/treestream"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// validate is the clean room: only this run counts. The commit's layer is
+// measured first, in a sandbox that never saw the pack, so that a taken-over
+// git worker can't have one tree tested and another pushed.
+func (j *job) validate(ctx context.Context, c committed) (tested, error) {
+	j.enter(protocol.PhaseValidation, "Running the tests on the commit")
+	layers := append([]sandbox.LayerID{c.layer}, append(c.deps, c.base)...)
+	var place sandbox.Sandbox
+	both, _ := errgroup.WithContext(ctx)
+	both.Go(func() error { return j.measure(ctx, c, layers) })
+	both.Go(func() (err error) {
+		place, err = j.room.Create(ctx, j.spec(c.room, sandbox.ProfileJob, c.image, layers...))
+		return err
+	})
+	err := both.Wait()
+	defer j.end(place)
+	if err != nil {
+		return tested{}, err
+	}
+	j.facts.cleanRoom, j.facts.tree = true, c.reply.Tree
+	after, err := j.runTests(ctx, c.ready, place)
+	if err != nil {
+		return tested{}, err
+	}
+	j.facts.after = &after
+	j.noteTouched(ctx, c, place)
+	return tested{committed: c, after: after}, nil
+}
+
+// measure hashes the merged tree that the tests will see. Its id must be the
+// commit's, and the commit's id must follow from it: one tree by measurement.
+func (j *job) measure(ctx context.Context, c committed, layers []sandbox.LayerID) error {
+	place, err := j.room.Create(ctx, j.spec(c.room, sandbox.ProfileGit, "", layers...))
+	if err != nil {
+		return err
+	}
+	defer j.end(place)
+	var request bytes.Buffer
+	if err := gitops.WriteHashRequest(&request, gitops.NewHashRequest(c.manifest, c.request.Changes, false)); err != nil {
+		return fmt.Errorf("asking for the tree's id: %w", err)
+	}
+	var seen gitops.Manifest
+	err = j.gitAnswer(ctx, place, gitops.HashArgs(), &request, time.Until(c.ends), func(r io.Reader) (err error) {
+		seen, err = gitops.ReadHashReply(r, gitLimits(c.rules.Policy.Limits))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("measuring the tree: %w", err)
+	}
+	if seen.Tree != c.reply.Tree || gitops.CommitID(c.request, seen.Tree) != c.reply.Commit {
+		return fail(protocol.CodeInternalError, "measuring the tree", fmt.Errorf("the layer's tree is %s, the commit's %s", seen.Tree, c.reply.Tree))
+	}
+	return nil
+}
+
+// noteTouched lists tracked files and test settings that the tests changed
+// while they ran. It decides nothing: the commit is made.
+func (j *job) noteTouched(ctx context.Context, c committed, place sandbox.Sandbox) {
+	out, in := io.Pipe()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		j.readTouched(out, c)
+		_, _ = io.Copy(io.Discard, out)
+	}()
+	if err := place.Collect(ctx, in); err != nil {
+		j.files.say("what the tests changed could not be read: %v", err)
+	}
+	in.Close()
+	<-done
+}
+
+func (j *job) readTouched(r io.Reader, c committed) {
+	in, err := treestream.NewReader(r, treestream.Limits{Entries: maxCollected, Bytes: 1 << 40})
+	if err != nil {
+		return
+	}
+	for {
+		entry, err := in.Next()
+		if err != nil {
+			return
+		}
+		_, tracked := c.manifest.Lookup(entry.Path)
+		if entry.Kind != treestream.Dir && (tracked || isTestControl(entry.Path)) {
+			j.files.say("the tests changed %q", entry.Path)
+		}
+	}
+}

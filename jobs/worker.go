@@ -1,0 +1,100 @@
+package jobs
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/internal/redact"
+	"github.com/veyra-labs/veyra-sandboxd/jobs/coding"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// Config is what every job of this host shares.
+type Config struct {
+	Backend sandbox.Backend
+	// Report is what the backend's probe measured; evidence names it.
+	Report sandbox.Report
+	// Image returns the image of a toolchain, or false when there is none.
+	Image func(policies.Toolchain) (images.Digest, bool)
+	// Policy is the owner's, scaled to what the host has.
+	Policy policies.Policy
+	// GitOrigin and API are the pinned addresses of the repository host.
+	GitOrigin, API string
+	Engine         coding.Engine
+	Single         *coding.Single
+	// Provider, Model and Version are what evidence states.
+	Provider, Model, Version string
+	Secrets                  *redact.Set
+	Log                      *slog.Logger
+	// Observe is told how long each phase took; may be nil.
+	Observe func(protocol.Phase, time.Duration)
+}
+
+// Worker does paid jobs. Its Execute may run once at a time for each run.
+type Worker struct{ cfg Config }
+
+// NewWorker makes a worker of a checked configuration.
+func NewWorker(cfg Config) *Worker { return &Worker{cfg: cfg} }
+
+// Execute does a paid job from its lease to the evidence of its end. It always
+// has an outcome: the first failure is kept. When an earlier execution of the
+// same run had got as far as publishing, it goes on there, without a sandbox
+// and without the model.
+func (w *Worker) Execute(ctx context.Context, run Run) Outcome {
+	j := newJob(w.cfg, run)
+	defer j.close()
+	err := j.work(ctx)
+	if err != nil {
+		return j.failed(ctx, err)
+	}
+	return j.succeeded()
+}
+
+// work is the story. Each step takes the result of the one before it.
+func (j *job) work(ctx context.Context) error {
+	if intent, found, err := j.loadIntent(); found || err != nil {
+		return j.resume(ctx, intent, err)
+	}
+	rules, err := j.narrow()
+	if err != nil {
+		return err
+	}
+	room, err := j.open(ctx, rules)
+	if err != nil {
+		return err
+	}
+	repository, err := j.fetchRepository(ctx, room)
+	if err != nil {
+		return err
+	}
+	ready, err := j.setUp(ctx, repository)
+	if err != nil {
+		return err
+	}
+	base, err := j.baseline(ctx, ready)
+	if err != nil {
+		return err
+	}
+	tested, err := j.changeUntilTested(ctx, base)
+	if err != nil {
+		return err
+	}
+	intent, err := j.intend(ctx, tested)
+	if err != nil {
+		return err
+	}
+	return j.publish(ctx, intent)
+}
+
+// resume goes on from a journaled intent.
+func (j *job) resume(ctx context.Context, intent intent, err error) error {
+	if err != nil {
+		return err
+	}
+	j.log.Info("going on from the journaled intent", "commit", intent.Commit)
+	return j.publish(ctx, intent)
+}
