@@ -53,7 +53,7 @@ func (s *Store) build(ctx context.Context, name string, report func(string), reu
 	if err != nil {
 		return Image{}, err
 	}
-	defer lock.Close()
+	defer lock.Unlock()
 	if image, err := s.present(name); reuse && err == nil {
 		return image, nil
 	}

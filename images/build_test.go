@@ -135,6 +135,7 @@ func TestArchiveOfABuildLosesItsDevices(t *testing.T) {
 }
 
 func TestFailedBuildSaysWhatTheProgramSaid(t *testing.T) {
+	needRoot(t)
 	for name, c := range map[string]struct{ script, want string }{
 		"fails at once":      {`echo "E: no mirror" >&2; exit 3`, "E: no mirror"},
 		"fails in between":   {`head -c 700 /dev/zero | tr '\0' x; echo "E: later" >&2; exit 1`, "packing layer"},
@@ -159,6 +160,7 @@ func TestFailedBuildSaysWhatTheProgramSaid(t *testing.T) {
 // A build that is called off ends with all that it started: the FIFO ends when
 // its last writer does.
 func TestCancelledBuildEndsItsProcesses(t *testing.T) {
+	needRoot(t)
 	work := t.TempDir()
 	alive := filepath.Join(work, "alive")
 	if err := unix.Mkfifo(alive, 0o600); err != nil {
@@ -185,6 +187,29 @@ func TestCancelledBuildEndsItsProcesses(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("watching the processes: %v", err)
 	}
+}
+
+// What a build mounts is not seen on the host, or a killed one would leave it.
+func TestMountsOfABuildStayInside(t *testing.T) {
+	needRoot(t)
+	work := t.TempDir()
+	stand := script(t, `mount -t tmpfs none "$VEYRA_WORK" && grep -c "$VEYRA_WORK" /proc/self/mounts >&2; exit 1`)
+	err := images.RunMmdebstrap(t.Context(), stand, work, nil, filepath.Join(work, "layer"))
+	if err == nil || !strings.Contains(err.Error(), `"1"`) {
+		t.Errorf("mounting inside: %v", err)
+	}
+	if strings.Contains(mounts(t), work) {
+		t.Error("the mount is seen on the host")
+	}
+}
+
+func mounts(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func TestFactsAreReadAsWritten(t *testing.T) {

@@ -94,8 +94,8 @@ func inside(script string) string {
 const writeFacts = `chroot "$1" dpkg-query -W -f '${Package} ${Version}\n' >"$VEYRA_WORK/packages" && ` +
 	`cp "$1/usr/lib/os-release" "$VEYRA_WORK/os-release"`
 
-// runMmdebstrap starts the program in its own process group and passes its
-// archive through tame into the layer's file.
+// runMmdebstrap runs the program and passes its archive through tame into the
+// layer's file.
 func runMmdebstrap(ctx context.Context, program, work string, arguments []string, layer string) error {
 	running, stop := context.WithCancel(ctx)
 	defer stop()
@@ -104,7 +104,7 @@ func runMmdebstrap(ctx context.Context, program, work string, arguments []string
 	command.Dir = work
 	var said tail
 	command.Stderr = &said
-	stopGroup(command)
+	encloseBuild(command)
 	archive, err := command.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("running mmdebstrap: %w", err)
@@ -137,12 +137,17 @@ func outcome(ctx context.Context, packed, ended error, said *tail) error {
 	return packed
 }
 
-// stopGroup makes a cancelled or orphaned mmdebstrap end with all that it
-// started (apt, dpkg, chroots). Its mounts are in a namespace of its own.
-func stopGroup(command *exec.Cmd) {
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGTERM) }
-	command.WaitDelay = 20 * time.Second // it unmounts and removes its directory
+// encloseBuild gives mmdebstrap a process and a mount namespace: in mode root
+// it mounts /proc, /sys and /dev/pts in the new root, in the host's namespace,
+// and leaves them there when it is killed. Here whatever it mounted or started
+// (apt, dpkg, chroots) ends with it, and it with us.
+func encloseBuild(command *exec.Cmd) {
+	command.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:   syscall.CLONE_NEWPID,
+		Unshareflags: syscall.CLONE_NEWNS, // Go makes every mount in it private
+		Pdeathsig:    syscall.SIGKILL,
+	}
+	command.WaitDelay = 20 * time.Second // for the pipes; the processes are gone
 }
 
 // buildEnvironment passes on the proxies and nothing else of ours.

@@ -8,55 +8,38 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
-	"time"
 
-	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/durable"
 )
 
-// lockPause is how often a build that waits for another looks again. flock
-// itself can't be called off.
-const lockPause = 200 * time.Millisecond
-
-// lock takes the store's only write lock and sweeps what a crash left. The
-// kernel frees the lock with the process, so it is never stale.
-func (s *Store) lock(ctx context.Context, waiting func()) (*os.File, error) {
-	file, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("locking image store: %w", err)
+// lock takes the store's only write lock and sweeps what a crash left. waiting
+// is called once, when another holds it. The kernel frees the lock with the
+// process, so it is never stale.
+func (s *Store) lock(ctx context.Context, waiting func()) (*durable.Flock, error) {
+	path := filepath.Join(s.dir, "lock")
+	held, err := durable.Lock(path)
+	if errors.Is(err, durable.ErrLocked) {
+		waiting()
+		held, err = durable.LockWait(ctx, path)
 	}
-	if err := waitForLock(ctx, file, waiting); err != nil {
-		file.Close()
-		return nil, fmt.Errorf("locking image store: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("taking the image store: %w", errors.Join(err, context.Cause(ctx)))
 	}
 	if err := s.sweep(); err != nil {
-		file.Close()
-		return nil, err
+		return nil, errors.Join(err, held.Unlock())
 	}
-	return file, nil
-}
-
-func waitForLock(ctx context.Context, file *os.File, waiting func()) error {
-	for first := true; ; first = false {
-		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			return err
-		}
-		if first {
-			waiting()
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(lockPause):
-		}
-	}
+	return held, nil
 }
 
 // sweep removes the work of builds that did not live to do it: whoever holds
 // the lock is the only one with work there.
 func (s *Store) sweep() error {
 	if err := os.RemoveAll(s.tmpDir()); err != nil {
+		return fmt.Errorf("sweeping image store: %w", err)
+	}
+	if err := durable.Sweep(s.dir); err != nil {
 		return fmt.Errorf("sweeping image store: %w", err)
 	}
 	return nil
@@ -103,7 +86,7 @@ func (s *Store) place(from string, d Digest) error {
 	if err := os.Rename(from, s.imageDir(d)); err != nil {
 		return fmt.Errorf("placing image %s: %w", d, err)
 	}
-	if err := errors.Join(syncDir(parent), syncDir(s.dir)); err != nil {
+	if err := errors.Join(durable.SyncDir(parent), durable.SyncDir(s.dir)); err != nil {
 		return fmt.Errorf("placing image %s: %w", d, err)
 	}
 	return nil
@@ -120,24 +103,6 @@ func syncFileSystem(path string) error {
 		return &os.PathError{Op: "syncfs", Path: path, Err: err}
 	}
 	return nil
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync()
-}
-
-// writeDurable replaces a file that everybody may read: temp, fsync, rename,
-// and fsync of the directory, which renameio leaves out.
-func writeDurable(path string, text []byte) error {
-	if err := renameio.WriteFile(path, text, 0o644, renameio.IgnoreUmask()); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
 }
 
 // diskUsage adds up the blocks below dir, each inode once.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/durable"
 )
 
 // What the tests in images_test reach of the inside.
@@ -15,7 +17,7 @@ func (s *Store) Import(ctx context.Context, layout, name string, digest Digest) 
 	if err != nil {
 		return Image{}, err
 	}
-	defer lock.Close()
+	defer lock.Unlock()
 	work, err := s.workDir(name)
 	if err != nil {
 		return Image{}, err
@@ -32,7 +34,7 @@ func (s *Store) Import(ctx context.Context, layout, name string, digest Digest) 
 func (s *Store) SetLimits(limits Limits) { s.limits = limits }
 
 // Lock holds the store's lock as a build in another process would.
-func (s *Store) Lock(ctx context.Context, waiting func()) (*os.File, error) {
+func (s *Store) Lock(ctx context.Context, waiting func()) (*durable.Flock, error) {
 	return s.lock(ctx, waiting)
 }
 

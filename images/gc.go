@@ -20,7 +20,7 @@ func (s *Store) GC(ctx context.Context, keep func(Digest) bool) (freed int64, er
 	if err != nil {
 		return 0, err
 	}
-	defer lock.Close()
+	defer lock.Unlock()
 	list, err := s.List()
 	if err != nil {
 		return 0, err

@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"slices"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/durable"
 )
 
 // indexFile is index.json. Version 1 is the only one so far; a higher number is
@@ -37,15 +38,10 @@ func newestFirst(a, b Image) int {
 // index is empty.
 func (s *Store) readIndex() ([]Image, error) {
 	path := filepath.Join(s.dir, "index.json")
-	file, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
+	text, err := durable.ReadFile(path, maxIndex)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("reading image index: %w", err)
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, maxIndex+1))
 	if err != nil {
 		return nil, fmt.Errorf("reading image index: %w", err)
 	}
@@ -58,9 +54,6 @@ func (s *Store) readIndex() ([]Image, error) {
 
 // parseIndex takes nothing on trust: digests become paths.
 func parseIndex(text []byte) ([]Image, error) {
-	if len(text) > maxIndex {
-		return nil, fmt.Errorf("more than %d bytes", maxIndex)
-	}
 	var index indexFile
 	if err := json.Unmarshal(text, &index); err != nil {
 		return nil, err
@@ -84,7 +77,7 @@ func (s *Store) writeIndex(list []Image) error {
 	if err != nil {
 		return fmt.Errorf("writing image index: %w", err)
 	}
-	if err := writeDurable(filepath.Join(s.dir, "index.json"), append(text, '\n')); err != nil {
+	if err := durable.WriteFile(filepath.Join(s.dir, "index.json"), append(text, '\n'), 0o644); err != nil {
 		return fmt.Errorf("writing image index: %w", err)
 	}
 	return nil

@@ -207,11 +207,11 @@ func TestSecondWriterWaitsAndCanBeCalledOff(t *testing.T) {
 		t.Errorf("second lock: %v", err)
 	}
 	// Once the first is gone, the second goes on.
-	second, err := store.Lock(t.Context(), func() { first.Close() })
+	second, err := store.Lock(t.Context(), func() { first.Unlock() })
 	if err != nil {
 		t.Fatalf("second lock: %v", err)
 	}
-	second.Close()
+	second.Unlock()
 }
 
 func TestUnreadableIndexIsAnErrorAndStays(t *testing.T) {
