@@ -13,6 +13,11 @@ import (
 
 // Import takes a layout into the store, as Build does with the one it made.
 func (s *Store) Import(ctx context.Context, layout, name string, digest Digest) (Image, error) {
+	return s.ImportReporting(ctx, layout, name, digest, func(string) {})
+}
+
+// ImportReporting is Import that names its steps.
+func (s *Store) ImportReporting(ctx context.Context, layout, name string, digest Digest, report func(string)) (Image, error) {
 	lock, err := s.lock(ctx, func() {})
 	if err != nil {
 		return Image{}, err
@@ -27,7 +32,7 @@ func (s *Store) Import(ctx context.Context, layout, name string, digest Digest) 
 	if err := os.CopyFS(filepath.Join(made, layoutName), os.DirFS(layout)); err != nil {
 		return Image{}, err
 	}
-	return s.add(ctx, made, Image{Name: name, Digest: digest}, func(string) {})
+	return s.add(ctx, made, Image{Name: name, Digest: digest}, report)
 }
 
 // SetLimits makes small images hit them.

@@ -2,6 +2,7 @@ package images_test
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -37,7 +38,35 @@ func TestMain(m *testing.M) {
 	case len(os.Args) == 4 && os.Args[1] == probeCommand:
 		os.Exit(probe(os.Args[2], os.Args[3]))
 	}
+	if len(os.Args) == 6 && os.Args[1] == importCommand {
+		os.Exit(importUntil(os.Args[2], os.Args[3], os.Args[4], os.Args[5]))
+	}
 	os.Exit(m.Run())
+}
+
+// importCommand imports a layout and kills itself at a step.
+const (
+	importCommand = "__import"
+	importSteps   = 2 // unpacking, placing
+)
+
+func importUntil(store, layout, digest, step string) int {
+	last, err := strconv.Atoi(step)
+	if err != nil {
+		return 2
+	}
+	opened, err := images.Open(store)
+	if err != nil {
+		return 2
+	}
+	_, err = opened.ImportReporting(context.Background(), layout, "test", images.Digest(digest), func(string) {
+		if last == 0 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+		last--
+	})
+	fmt.Println("not killed:", err)
+	return 1
 }
 
 // checkChild reads what the kernel says of this process.

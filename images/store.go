@@ -72,10 +72,30 @@ func (s *Store) Root(d Digest) (string, error) {
 	if _, err := os.Lstat(root); errors.Is(err, os.ErrNotExist) {
 		return "", fmt.Errorf("finding image %s: %w", d, ErrMissing)
 	}
+	for _, dir := range []string{s.dir, filepath.Dir(s.imageDir(d)), s.imageDir(d)} {
+		if err := checkOwner(dir); err != nil {
+			return "", fmt.Errorf("checking image %s: %w", d, err)
+		}
+	}
 	if err := checkRoot(root); err != nil {
 		return "", fmt.Errorf("checking image %s: %w", d, err)
 	}
 	return root, nil
+}
+
+// checkOwner refuses a directory in which another user of the host could put a
+// root of their own in the place of ours.
+func checkOwner(dir string) error {
+	found, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	owner, ok := found.Sys().(*syscall.Stat_t)
+	mine := ok && (owner.Uid == 0 || int(owner.Uid) == os.Geteuid())
+	if !found.IsDir() || !mine || found.Mode().Perm()&0o022 != 0 {
+		return refuse("", "the store's directory %s can be changed by others", dir)
+	}
+	return nil
 }
 
 // Hold keeps an image from being collected until the returned closer is closed

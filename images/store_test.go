@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -136,6 +139,57 @@ func TestA06RootThatWasTamperedWithIsRefusedAndRebuilt(t *testing.T) {
 		t.Errorf("root: %v", err)
 	}
 	importInto(t, store, newLayout(t).layer(base()))
+}
+
+func TestStoreThatOthersCanWriteIsRefused(t *testing.T) {
+	needRoot(t)
+	store, dir := openStore(t)
+	image, root := importInto(t, store, newLayout(t).layer(base()))
+	for _, path := range []string{dir, filepath.Join(dir, "sha256"), filepath.Dir(root)} {
+		before, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		var refused *images.RefusedError
+		if _, err := store.Root(image.Digest); !errors.As(err, &refused) {
+			t.Errorf("root with %s writable: %v", path, err)
+		}
+		if err := os.Chmod(path, before.Mode()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := store.Root(image.Digest); err != nil {
+		t.Errorf("root afterwards: %v", err)
+	}
+}
+
+// A process killed at any step leaves a store that has the image whole or not
+// at all, and the next one finishes the work.
+func TestKilledImportLeavesNoHalfImage(t *testing.T) {
+	needRoot(t)
+	l := newLayout(t).layer(base())
+	digest := l.seal()
+	for step := range importSteps {
+		store, dir := openStore(t)
+		command := exec.Command("/proc/self/exe", importCommand, dir, l.dir, string(digest), strconv.Itoa(step))
+		out, err := command.CombinedOutput()
+		if command.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Fatalf("step %d: %v\n%s", step, err, out)
+		}
+		if list, err := store.List(); err != nil || len(list) != 0 {
+			t.Errorf("step %d: list %v, %v", step, list, err)
+		}
+		if _, err := store.Root(digest); !errors.Is(err, images.ErrMissing) {
+			t.Errorf("step %d: root %v", step, err)
+		}
+		importInto(t, store, l)
+		if left, err := filepath.Glob(filepath.Join(dir, "tmp", "*")); err != nil || len(left) > 0 {
+			t.Errorf("step %d: left %v, %v", step, left, err)
+		}
+	}
 }
 
 func TestGCKeepsWhatItIsToldAndWhatIsHeld(t *testing.T) {
