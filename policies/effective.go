@@ -101,8 +101,8 @@ func (e *Effective) Budgets() Budgets { return e.Policy.Limits.Budgets(e.Minutes
 // compile makes the rules ready, so that a rule which can't be used is found
 // before the job starts.
 func (e *Effective) compile() (err error) {
-	if n := len(e.Forbidden) + len(e.Protected) + len(slices.Concat(e.Allowed...)); n > MaxRules {
-		return fmt.Errorf("task with %d path rules: %w", n, ErrRule)
+	if err := boundedRules(slices.Concat(slices.Concat(e.Allowed...), e.Forbidden, e.Protected)); err != nil {
+		return err
 	}
 	for _, list := range e.Allowed {
 		rules := make([]AllowRule, 0, len(list))
@@ -122,6 +122,27 @@ func (e *Effective) compile() (err error) {
 	}
 	e.rules.known, err = loadNames()
 	return err
+}
+
+// boundedRules counts in the form that grows most: one character may stand for
+// eighteen, and full-width wildcards become real ones.
+func boundedRules(texts []string) error {
+	if len(texts) > MaxRules {
+		return fmt.Errorf("%d path rules: %w", len(texts), ErrRule)
+	}
+	wildcards := 0
+	for _, text := range texts {
+		if len(text) > MaxRuleBytes {
+			return fmt.Errorf("path rule of %d bytes: %w", len(text), ErrRule)
+		}
+		if wide := wideFold(text); hasWildcard(wide) {
+			wildcards += len(wide)
+		}
+	}
+	if wildcards > MaxWildcardBytes {
+		return fmt.Errorf("path rules with %d bytes of wildcards: %w", wildcards, ErrRule)
+	}
+	return nil
 }
 
 func newForbidRules(texts []string) ([]ForbidRule, error) {

@@ -58,6 +58,7 @@ func (e *Effective) Judge(changes []Change) []Violation {
 }
 
 func (e *Effective) judgeOne(found []Violation, path string) []Violation {
+	s := newSubject(path)
 	add := func(kind ViolationKind, rule string, broken bool) {
 		if broken {
 			found = append(found, Violation{path, rule, kind})
@@ -67,45 +68,44 @@ func (e *Effective) judgeOne(found []Violation, path string) []Violation {
 		add(ViolationUndeliverable, err.Error(), true)
 	}
 	rules := e.rules
-	add(ViolationForbidden, "always forbidden", AlwaysForbidden(path))
-	rule, hit := firstForbid(rules.forbidden, path)
+	add(ViolationForbidden, "always forbidden", s.alwaysForbidden())
+	rule, hit := firstForbid(rules.forbidden, s)
 	add(ViolationForbidden, rule, hit)
-	rule, hit = firstForbid(rules.protected, path)
+	rule, hit = firstForbid(rules.protected, s)
 	add(ViolationProtected, rule, hit)
-	rule, hit = firstName(rules.protectedNames, path, true)
+	rule, hit = firstName(rules.protectedNames, s, true)
 	add(ViolationProtected, rule, hit)
-	if !e.NewDependencies {
-		rule, hit = firstName(rules.known.manifests, path, false)
-		add(ViolationDependencies, rule, hit)
-	}
-	if !e.DatabaseMigrations {
-		rule, hit = firstName(rules.known.migrations, path, false)
-		add(ViolationMigration, rule, hit)
-	}
+	rule, hit = firstName(rules.known.manifests, s, false)
+	add(ViolationDependencies, rule, hit && !e.NewDependencies)
+	rule, hit = firstName(rules.known.migrations, s, false)
+	add(ViolationMigration, rule, hit && !e.DatabaseMigrations)
 	for _, allowed := range rules.allowed {
 		add(ViolationOutsideAllowed, "allowed paths", !anyAllows(allowed, path))
 	}
 	return found
 }
 
-func firstForbid(rules []ForbidRule, path string) (string, bool) {
-	i := slices.IndexFunc(rules, func(r ForbidRule) bool { return r.Covers(path) })
+func firstForbid(rules []ForbidRule, s subject) (string, bool) {
+	i := slices.IndexFunc(rules, func(r ForbidRule) bool { return r.covers(s) })
 	if i < 0 {
 		return "", false
 	}
 	return rules[i].String(), true
 }
 
-func firstName(rules []nameRule, path string, above bool) (string, bool) {
-	i := slices.IndexFunc(rules, func(r nameRule) bool { return r.covers(path, above) })
+func firstName(rules []nameRule, s subject, above bool) (string, bool) {
+	i := slices.IndexFunc(rules, func(r nameRule) bool { return r.covers(s, above) })
 	if i < 0 {
 		return "", false
 	}
 	return rules[i].text, true
 }
 
+// anyAllows takes the path as it is: a backslash is a character of its name, and
+// no form but the control plane's own may let it through.
 func anyAllows(rules []AllowRule, path string) bool {
-	return slices.ContainsFunc(rules, func(r AllowRule) bool { return r.Covers(path) })
+	folded := Casefold(path)
+	return slices.ContainsFunc(rules, func(r AllowRule) bool { return r.coversFolded(folded) })
 }
 
 // caseTwins returns the written paths that the control plane would fold into

@@ -31,11 +31,10 @@ func newNameRule(text string) (nameRule, error) {
 
 // covers says whether the names stand in the path. With above, a file in the
 // place of one of the leading names is covered as well: it would replace them.
-func (r nameRule) covers(path string, above bool) bool {
-	names := strings.Split(wideFold(strings.ReplaceAll(path, `\`, "/")), "/")
-	for start := range names {
-		n := r.matching(names[start:])
-		if n == len(r.parts) || above && n > 0 && start+n == len(names) {
+func (r nameRule) covers(s subject, above bool) bool {
+	for start := range s.names {
+		n := r.matching(s.names[start:])
+		if n == len(r.parts) || above && n > 0 && start+n == len(s.names) {
 			return true
 		}
 	}

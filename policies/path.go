@@ -52,9 +52,10 @@ func hasDrive(p string) bool {
 // a .env at the root, .git at any depth, and the code host's workflows. The
 // path is judged in every spelling that a file system or code host may take
 // for the same name.
-func AlwaysForbidden(path string) bool {
-	path = strings.ReplaceAll(path, `\`, "/")
-	return forbiddenParts(Casefold(path)) || forbiddenParts(wideFold(path))
+func AlwaysForbidden(path string) bool { return newSubject(path).alwaysForbidden() }
+
+func (s subject) alwaysForbidden() bool {
+	return forbiddenParts(s.folded) || s.wide != s.folded && forbiddenParts(s.wide)
 }
 
 func forbiddenParts(folded string) bool {

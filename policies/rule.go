@@ -8,10 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what a task may bring along as rules.
+// Bounds of what a task may bring along as rules. Matching takes the product of
+// a path's and a pattern's length, so the patterns' lengths are bounded in all.
 const (
-	MaxRules     = 512
-	MaxRuleBytes = 1024
+	MaxRules         = 512
+	MaxRuleBytes     = 1024
+	MaxWildcardBytes = 8 << 10
 )
 
 // ErrRule says that a rule which must forbid something can't be understood.
@@ -52,8 +54,9 @@ func cleanRule(text string) string {
 func hasWildcard(s string) bool { return strings.ContainsAny(s, "*?[") }
 
 // Covers says whether the rule allows the path.
-func (r AllowRule) Covers(path string) bool {
-	folded := Casefold(path)
+func (r AllowRule) Covers(path string) bool { return r.coversFolded(Casefold(path)) }
+
+func (r AllowRule) coversFolded(folded string) bool {
 	switch {
 	case r.folded == "":
 		return false
@@ -78,8 +81,9 @@ func atOrBelow(path, root string) bool {
 // takes the place of a directory above it (attack case E12).
 type ForbidRule struct {
 	text     string
-	literals []string  // folded places; at, below and above are covered
-	patterns []pattern // of the folded forms; at and below are covered
+	places   []string  // folded, without wildcards: at, below and above are covered
+	parents  []string  // directories above a pattern: a file there is covered
+	patterns []pattern // the whole path is matched
 }
 
 // NewForbidRule compiles a rule. One that can't be understood (it leaves the
@@ -135,7 +139,10 @@ func stripAll(text string) string {
 // ruleForms lists the texts that a forbidding rule stands for. "**/" also means
 // no directory at all, as most tools read it.
 func ruleForms(cleaned, normal string) []string {
-	forms := []string{cleaned, normal, strings.TrimPrefix(normal, "**/"), strings.ReplaceAll(normal, "/**/", "/")}
+	forms := []string{normal, strings.TrimPrefix(normal, "**/"), strings.ReplaceAll(normal, "/**/", "/")}
+	if hasWildcard(cleaned) && !strings.Contains(cleaned, "..") {
+		forms = append(forms, cleaned) // a set such as [a/.] is no directory
+	}
 	for _, form := range forms {
 		forms = append(forms, strings.TrimSuffix(form, "/**"))
 	}
@@ -145,17 +152,17 @@ func ruleForms(cleaned, normal string) []string {
 
 func (r *ForbidRule) add(folded string) {
 	if hasWildcard(folded) {
-		r.patterns = append(r.patterns, compilePattern(folded))
-		// The directories before the first wildcard are places of their own:
-		// a file there would replace what the rule protects.
-		folded = literalParent(folded)
-		if folded == "" {
-			return
+		// "*" crosses "/", so the second pattern is "below a match of the first".
+		r.patterns = append(r.patterns, compilePattern(folded), compilePattern(folded+"/*"))
+		// A file in the place of a directory before the first wildcard would
+		// replace what the rule protects.
+		if folded = literalParent(folded); folded != "" {
+			r.parents = append(r.parents, folded)
 		}
-		folded += "/*" // never equal to a path, so only "above" can hit
+		return
 	}
-	if !slices.Contains(r.literals, folded) {
-		r.literals = append(r.literals, folded)
+	if !slices.Contains(r.places, folded) {
+		r.places = append(r.places, folded)
 	}
 }
 
@@ -166,38 +173,35 @@ func literalParent(folded string) string {
 }
 
 // Covers says whether a change at the path is forbidden.
-func (r ForbidRule) Covers(path string) bool {
-	path = strings.ReplaceAll(path, `\`, "/")
-	folded := Casefold(path)
-	if r.coversFolded(folded) {
-		return true
-	}
-	return !isASCII(path) && r.coversFolded(wideFold(path))
+func (r ForbidRule) Covers(path string) bool { return r.covers(newSubject(path)) }
+
+func (r ForbidRule) covers(s subject) bool {
+	return r.coversFolded(s.folded) || s.wide != s.folded && r.coversFolded(s.wide)
 }
 
 func (r ForbidRule) coversFolded(path string) bool {
-	for _, place := range r.literals {
-		if atOrBelow(path, place) || atOrBelow(place, path) {
-			return true
-		}
-	}
-	for _, p := range r.patterns {
-		if matchesAtOrAbove(path, p.match) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.places, func(place string) bool { return atOrBelow(path, place) || atOrBelow(place, path) }) ||
+		slices.ContainsFunc(r.parents, func(parent string) bool { return atOrBelow(parent, path) }) ||
+		slices.ContainsFunc(r.patterns, func(p pattern) bool { return p.match(path) })
 }
 
 // String returns the rule as it was given.
 func (r ForbidRule) String() string { return r.text }
 
-// matchesAtOrAbove asks about the path and each directory above it.
-func matchesAtOrAbove(path string, match func(string) bool) bool {
-	for i := range len(path) {
-		if path[i] == '/' && match(path[:i]) {
-			return true
-		}
+// subject is a path in the forms that rules ask for, made once for all rules.
+type subject struct {
+	path         string // as given
+	folded, wide string // with "/" between names
+	names        []string
+}
+
+func newSubject(path string) subject {
+	slashed := strings.ReplaceAll(path, `\`, "/")
+	s := subject{path: path, folded: Casefold(slashed)}
+	s.wide = s.folded
+	if !isASCII(slashed) {
+		s.wide = wideFold(slashed)
 	}
-	return match(path)
+	s.names = strings.Split(s.wide, "/")
+	return s
 }
