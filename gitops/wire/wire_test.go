@@ -35,10 +35,10 @@ type fixture struct {
 }
 
 var shopFiles = map[string]githosttest.File{
-	"README.md":    githosttest.Text("# shop\n"),
-	"src/a.py":     githosttest.Text("print('a')\n"),
-	"bin/run":      {Content: "#!/bin/sh\n", Exec: true},
-	"src/link":     {Link: "../README.md"},
+	"README.md":     githosttest.Text("# shop\n"),
+	"src/a.py":      githosttest.Text("print('a')\n"),
+	"bin/run":       {Content: "#!/bin/sh\n", Exec: true},
+	"src/link":      {Link: "../README.md"},
 	"odd\tname\xff": githosttest.Text("bytes"),
 }
 
