@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
@@ -312,5 +310,3 @@ func (t *tail) text() string {
 	defer t.mu.Unlock()
 	return string(t.bytes)
 }
-
-var _ = unix.SIGKILL

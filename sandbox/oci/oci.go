@@ -49,9 +49,10 @@ type Driver struct {
 	ids     []span // not ours to give
 	pool    *pool
 
-	mu   sync.Mutex // guards jobs and next
-	jobs map[sandbox.JobID]*job
-	next int
+	mu    sync.Mutex // guards what follows
+	jobs  map[sandbox.JobID]*job
+	next  int  // number of the last name
+	begun bool // a job was opened, so disks of ours may be on their way
 }
 
 var _ sandbox.Driver = (*Driver)(nil)
@@ -106,6 +107,7 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 		return nil, startError("taking an id range", err)
 	}
 	j.ids = ids
+	d.pool.warm(size{spec.Limits.DiskBytes, spec.Limits.Inodes})
 	return j, nil
 }
 
@@ -116,6 +118,7 @@ func (d *Driver) admit(j *job) error {
 		return &sandbox.Error{Kind: sandbox.KindRefused, Op: "opening job: it is open already"}
 	}
 	d.jobs[j.spec.ID] = j
+	d.begun = true
 	return nil
 }
 

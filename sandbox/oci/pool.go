@@ -101,6 +101,25 @@ func (p *pool) drop(disks []*disk) {
 	}
 }
 
+// warm begins to fill with disks of a size that is about to be taken, unless
+// there is one already.
+func (p *pool) warm(want size) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.want == 0 || (p.template != nil && p.size == want) {
+		return
+	}
+	p.filling.Go(func() {
+		template, _, err := p.prepare(context.Background(), want)
+		if err != nil {
+			p.log.Warn("warming the pool of disks", "err", err)
+			return
+		}
+		_ = template.Close() // only held for whoever makes a disk
+		p.fill()
+	})
+}
+
 // fill makes disks in the background until there are enough of the last size.
 func (p *pool) fill() {
 	p.mu.Lock()

@@ -153,6 +153,12 @@ func (g group) members() ([]int, error) {
 // and that this runner does not use. They vanish by themselves once nothing
 // mounts them; this is for a kernel that was asked too early.
 func (d *Driver) sweepLoops(swept sandbox.Swept) error {
+	d.mu.Lock()
+	begun := d.begun
+	d.mu.Unlock()
+	if begun {
+		return nil // a disk of ours may be on its way from file to mount
+	}
 	paths, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
 		return fmt.Errorf("listing loop devices: %w", err)

@@ -113,6 +113,9 @@ func (s *server) do(ctx context.Context, r request) (reply, error) {
 
 func (s *server) inSandbox(ctx context.Context, r request) (reply, error) {
 	box, err := s.box(r.Sandbox)
+	if err != nil && r.Op == opCloseSandbox {
+		return reply{}, nil // closed already, maybe with its job
+	}
 	if err != nil {
 		return reply{}, err
 	}

@@ -1,0 +1,159 @@
+package oci_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// settle is the pause between two starts: tearing down one network namespace
+// slows the next start down, whoever makes it.
+const settle = 100 * time.Millisecond
+
+// BenchmarkStart measures from Create to the exit of the first command, under
+// strict limits with a disk from the pool, in turn with the bare runtime
+// running the same program from the same image. The ratio of the medians is
+// what counts.
+func BenchmarkStart(b *testing.B) {
+	config := config(b, "test-bench")
+	image := pythonImage(b, config.Images)
+	if image == "" {
+		b.Skip("not applicable: no python image")
+	}
+	c := start(b, config)
+	job, limits := benchJob(b, c)
+	bare := newBare(b, config.Runtime, config.Images, image)
+	spec := sandbox.Spec{Image: image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: limits}
+	oneStart(b, job, spec) // the job's first start maps the image
+	var ours, theirs, gone []time.Duration
+	for b.Loop() {
+		time.Sleep(settle)
+		first, all := oneStart(b, job, spec)
+		ours, gone = append(ours, first), append(gone, all)
+		time.Sleep(settle)
+		theirs = append(theirs, bare.run(b))
+	}
+	b.ReportMetric(ms(median(ours)), "ms/start")
+	b.ReportMetric(ms(median(gone)), "ms/start+close")
+	b.ReportMetric(ms(median(theirs)), "ms/bare-runc")
+	b.ReportMetric(float64(median(ours))/float64(median(theirs)), "x-bare")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkCommand measures one command in a live sandbox.
+func BenchmarkCommand(b *testing.B) {
+	config := config(b, "test-bench")
+	image := pythonImage(b, config.Images)
+	if image == "" {
+		b.Skip("not applicable: no python image")
+	}
+	job, limits := benchJob(b, start(b, config))
+	box, err := job.Create(context.Background(), sandbox.Spec{Image: image, Network: sandbox.NetworkNone,
+		Profile: sandbox.ProfileJob, Limits: limits})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var all []time.Duration
+	for b.Loop() {
+		exit, err := box.Run(context.Background(), sandbox.Command{Argv: []string{"/bin/true"}})
+		if err != nil || exit.Code != 0 {
+			b.Fatal(exit, err)
+		}
+		all = append(all, exit.Duration)
+	}
+	b.ReportMetric(ms(median(all)), "ms/command")
+}
+
+func benchJob(b *testing.B, c sandbox.Backend) (sandbox.Job, policies.Limits) {
+	policy, err := policies.Load("strict")
+	if err != nil {
+		b.Fatal(err)
+	}
+	job, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: "bench", Limits: policy.Limits})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = job.Close(context.Background()) })
+	return job, policy.Limits
+}
+
+func oneStart(b *testing.B, job sandbox.Job, spec sandbox.Spec) (first, all time.Duration) {
+	began := time.Now()
+	box, err := job.Create(context.Background(), spec)
+	if err != nil {
+		b.Fatal(err)
+	}
+	exit, err := box.Run(context.Background(), sandbox.Command{Argv: []string{"/bin/true"}})
+	if err != nil || exit.Code != 0 {
+		b.Fatal(exit, err)
+	}
+	first = time.Since(began)
+	if err := box.Close(context.Background()); err != nil {
+		b.Fatal(err)
+	}
+	return first, time.Since(began)
+}
+
+// bare is the runtime alone: its own default bundle, no quota, no layers.
+type bare struct{ runtime, bundle, state string }
+
+func newBare(b *testing.B, runtime, store string, image images.Digest) bare {
+	bundle := b.TempDir()
+	s, err := images.Open(store)
+	if err != nil {
+		b.Fatal(err)
+	}
+	root, err := s.Root(image)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if out, err := exec.Command(runtime, "spec", "--bundle", bundle).CombinedOutput(); err != nil {
+		b.Fatalf("making a bundle: %v %s", err, out)
+	}
+	path := filepath.Join(bundle, "config.json")
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(raw, &spec); err != nil {
+		b.Fatal(err)
+	}
+	spec.Root = &specs.Root{Path: root, Readonly: true}
+	spec.Process.Args, spec.Process.Terminal = []string{"/bin/true"}, false
+	spec.Process.Rlimits = nil
+	if raw, err = json.Marshal(spec); err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(path, raw, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	return bare{runtime, bundle, b.TempDir()}
+}
+
+func (r bare) run(b *testing.B) time.Duration {
+	began := time.Now()
+	out, err := exec.Command(r.runtime, "--root", r.state, "run", "--bundle", r.bundle, "veyra-bare-bench").CombinedOutput()
+	if err != nil {
+		b.Fatalf("bare runtime: %v %s", err, out)
+	}
+	return time.Since(began)
+}
+
+func median(all []time.Duration) time.Duration {
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[len(sorted)/2]
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

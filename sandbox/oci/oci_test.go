@@ -1,0 +1,215 @@
+package oci_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/oci"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
+)
+
+// TestMain is also the runner: the test executes itself for it.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == runner.Subcommand {
+		os.Exit(runner.Main(os.Args[2:], runner.Parts{Open: oci.Open}))
+	}
+	os.Exit(m.Run())
+}
+
+func TestContractOnRunc(t *testing.T) {
+	sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host {
+		return startHost(t, "test-suite")
+	})
+}
+
+// startHost starts a runner and tells the suite how to look at it.
+func startHost(t testing.TB, instance string) sandboxtest.Host {
+	config := config(t, instance)
+	c := start(t, config)
+	policy, err := policies.Load(config.Policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sandboxtest.Host{Backend: c, Limits: policy.Limits, Image: pythonImage(t, config.Images),
+		Inside: func() []int { return children(t, c.Pid()) },
+		Left:   func() []string { return left(t, c.Pid(), instance) },
+	}
+}
+
+func start(t testing.TB, config runner.Config) *runner.Client {
+	t.Helper()
+	c, err := runner.Start(context.Background(), config)
+	if err != nil {
+		t.Fatalf("starting the runner: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("closing the runner: %v", err)
+		}
+	})
+	return c
+}
+
+func config(t testing.TB, instance string) runner.Config {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("not applicable: needs root")
+	}
+	return runner.Config{Instance: instance, Policy: "strict", Disks: t.TempDir(), Images: imageStore(),
+		Runtime: runcProgram(t), Init: initProgram(t), Stderr: os.Stderr}
+}
+
+func imageStore() string {
+	cache := os.Getenv("VEYRA_CACHE_DIR")
+	if cache == "" {
+		cache = "/var/cache/veyra-sandboxd"
+	}
+	return filepath.Join(cache, "images")
+}
+
+// pythonImage returns "" when the store hasn't got the image.
+func pythonImage(t testing.TB, dir string) images.Digest {
+	if _, err := os.Stat(dir); err != nil {
+		return ""
+	}
+	store, err := images.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := store.Lookup("python")
+	if err != nil {
+		return ""
+	}
+	return image.Digest
+}
+
+// repository returns the directory of go.mod.
+func repository(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "..", "..")
+}
+
+func runcProgram(t testing.TB) string {
+	t.Helper()
+	path, err := oci.FindRuntime(filepath.Join(repository(t), "executable"), os.Getenv("PATH"))
+	if err != nil {
+		t.Skipf("not applicable: %v", err)
+	}
+	return path
+}
+
+var builtInit = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "veyra-init-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "veyra-init")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", path, "github.com/veyra-labs/veyra-sandboxd/cmd/veyra-init")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building veyra-init: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+func initProgram(t testing.TB) string {
+	t.Helper()
+	path, err := builtInit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// children lists the live children of a process, oldest first: sandboxes'
+// PID 1s are the runner's, since it is a subreaper.
+func children(t testing.TB, parent int) []int {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	type child struct {
+		pid   int
+		start int64
+	}
+	var all []child
+	for _, path := range stats {
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			continue // ended meanwhile
+		}
+		_, rest, _ := strings.Cut(string(raw), ") ")
+		f := strings.Fields(rest)
+		if len(f) < 20 || f[0] == "Z" || f[1] != strconv.Itoa(parent) {
+			continue
+		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		began, _ := strconv.ParseInt(f[19], 10, 64)
+		all = append(all, child{pid, began})
+	}
+	slices.SortFunc(all, func(a, b child) int { return int(a.start - b.start) })
+	pids := make([]int, len(all))
+	for i, c := range all {
+		pids[i] = c.pid
+	}
+	return pids
+}
+
+// left lists what carries the instance's label, and the runner's own mounts,
+// but for its pool's.
+func left(t testing.TB, pid int, instance string) []string {
+	t.Helper()
+	var found []string
+	for _, child := range children(t, pid) {
+		found = append(found, "process "+strconv.Itoa(child))
+	}
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/veyra-" + instance + "/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nested, err := filepath.Glob("/sys/fs/cgroup/*/*/*/veyra-" + instance + "/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range append(groups, nested...) {
+		if info, err := os.Stat(g); err == nil && info.IsDir() {
+			found = append(found, "cgroup "+g)
+		}
+	}
+	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", pid))
+	if err != nil {
+		return found // the runner is gone, and its mounts with it
+	}
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if strings.HasPrefix(f[1], runner.RunDir+"/b/") || strings.HasPrefix(f[1], runner.RunDir+"/i/") {
+			found = append(found, "mount "+f[1])
+		}
+	}
+	ids, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range ids {
+		if target, err := os.Readlink(path); err == nil && strings.Contains(target, "/ids/") {
+			found = append(found, "range "+target)
+		}
+	}
+	return found
+}
