@@ -82,8 +82,11 @@ func (s *Set) index() *index {
 	if ix := s.current.Load(); ix != nil {
 		return ix
 	}
-	return &index{}
+	return noSecrets
 }
+
+// noSecrets is the index of a Set to which nothing was added.
+var noSecrets = newIndex(nil)
 
 // Redactions returns how many places have been replaced so far.
 func (s *Set) Redactions() uint64 { return s.found.Load() }
