@@ -8,14 +8,11 @@ import (
 	"strings"
 )
 
-// Caps on the commands of a task (attack case G14).
+// Caps on one command of a task (attack case G14). How many a task may hold is
+// protocol.MaxRequiredCommands.
 const (
 	MaxCommandBytes = 2048
 	MaxCommandWords = 128
-	// MaxCommands is what a worker's task may hold (protocol section 6),
-	// MaxReviewCommands what a verifier's may: it names no number there.
-	MaxCommands       = 4
-	MaxReviewCommands = 32
 )
 
 // ErrUnsafeCommand is wrapped by every error about a command that is not one of

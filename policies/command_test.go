@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
 
 // TestG14RefusesWhatOnlyAShellWouldRun goes beyond the recorded vectors.
@@ -45,13 +46,13 @@ func TestParseValidationKeepsHarmlessCharacters(t *testing.T) {
 }
 
 func TestParseValidationsCapsTheCount(t *testing.T) {
-	ok := slices.Repeat([]string{"pytest"}, policies.MaxCommands)
-	got, err := policies.ParseValidations(ok, policies.MaxCommands)
-	if err != nil || len(got) != policies.MaxCommands {
+	ok := slices.Repeat([]string{"pytest"}, protocol.MaxRequiredCommands)
+	got, err := policies.ParseValidations(ok, protocol.MaxRequiredCommands)
+	if err != nil || len(got) != protocol.MaxRequiredCommands {
 		t.Errorf("%d commands: %q, %v", len(ok), got, err)
 	}
 	for _, commands := range [][]string{slices.Repeat([]string{"pytest"}, 5000), {"pytest", ""}, {"pytest", "ls"}} {
-		if _, err := policies.ParseValidations(commands, policies.MaxCommands); !errors.Is(err, policies.ErrUnsafeCommand) {
+		if _, err := policies.ParseValidations(commands, protocol.MaxRequiredCommands); !errors.Is(err, policies.ErrUnsafeCommand) {
 			t.Errorf("%d commands: %v", len(commands), err)
 		}
 	}

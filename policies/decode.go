@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/goccy/go-yaml"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
 
 // maxPolicyBytes bounds a policy's text before it is parsed.
@@ -102,14 +103,11 @@ func (p Policy) check(name string) error {
 		return errors.New("memory is below 1 GiB or disk below 2 GiB")
 	case l.SetupPercent < 1 || l.SetupPercent > 90 || l.TestPercent < 1 || l.TestPercent > 90:
 		return errors.New("a share of the time is not within 1 to 90 percent")
-	case p.Jobs.Minutes < 1 || p.Jobs.Minutes > maxMinutes:
-		return fmt.Errorf("minutes are not within 1 to %d", maxMinutes)
+	case p.Jobs.Minutes < 1 || p.Jobs.Minutes > protocol.MaxMinutes:
+		return fmt.Errorf("minutes are not within 1 to %d", protocol.MaxMinutes)
 	}
 	return nil
 }
-
-// maxMinutes is the longest job that is ever taken.
-const maxMinutes = 240
 
 // scriptsRank orders Scripts from narrow to wide; -1 is an unknown word.
 func scriptsRank(s Scripts) int {

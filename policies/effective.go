@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
 
 // ErrTask is wrapped by every error about a number of a task that no policy can
@@ -73,7 +75,7 @@ func Narrow(p Policy, s Settings, t Task) (*Effective, error) {
 		ProtectedNames:     union(p.Paths.ProtectedNames),
 		NewDependencies:    p.Jobs.NewDependencies && s.NewDependencies && t.NewDependencies,
 		DatabaseMigrations: p.Jobs.DatabaseMigrations && s.DatabaseMigrations && t.DatabaseMigrations,
-		Minutes:            min(t.Minutes, capped(p.Jobs.Minutes, s.Minutes), maxMinutes),
+		Minutes:            min(t.Minutes, capped(p.Jobs.Minutes, s.Minutes), protocol.MaxMinutes),
 		Repairs:            min(t.Repairs, p.Jobs.Repairs),
 	}
 	for _, list := range [][]string{p.Paths.Allowed, t.AllowedPaths} {

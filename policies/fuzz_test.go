@@ -45,7 +45,7 @@ func FuzzForbidRule(f *testing.F) {
 }
 
 func FuzzNormalPath(f *testing.F) {
-	for _, seed := range []string{"./a//b", "..", "C:/x", "a\\b", " a", "\x00", ".git/x", "a/./b/"} {
+	for _, seed := range []string{"./a//b", "..", "C:/x", "a\\b", " a", "\x00", ".git/x", "a/./b/", "0 /", "./.env/x", "./C:/x"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

@@ -28,18 +28,24 @@ func NormalPath(s string) (string, error) {
 		return "", fmt.Errorf("path of %d bytes: %w", len(s), ErrPath)
 	case !utf8.ValidString(s) || strings.ContainsRune(s, 0):
 		return "", fmt.Errorf("path %q with bad bytes: %w", s, ErrPath)
-	case s != pythonStrip(s):
+	}
+	slashed := strings.ReplaceAll(s, `\`, "/")
+	parts := nameParts(slashed)
+	normal := strings.Join(parts, "/")
+	switch {
+	case strings.HasPrefix(slashed, "/") || hasDrive(normal):
+		return "", fmt.Errorf("path %q is absolute: %w", s, ErrPath)
+	case normal == "" || slices.Contains(parts, ".."):
+		return "", fmt.Errorf("path %q names no place in the tree: %w", s, ErrPath)
+	case normal != pythonStrip(normal):
 		return "", fmt.Errorf("path %q with outer white space: %w", s, ErrPath)
 	}
-	p := strings.ReplaceAll(s, `\`, "/")
-	if strings.HasPrefix(p, "/") || hasDrive(p) {
-		return "", fmt.Errorf("path %q is absolute: %w", s, ErrPath)
-	}
-	parts := slices.DeleteFunc(strings.Split(p, "/"), func(part string) bool { return part == "" || part == "." })
-	if len(parts) == 0 || slices.Contains(parts, "..") {
-		return "", fmt.Errorf("path %q names no place in the tree: %w", s, ErrPath)
-	}
-	return strings.Join(parts, "/"), nil
+	return normal, nil
+}
+
+// nameParts returns the names in a path, without those that say nothing.
+func nameParts(slashed string) []string {
+	return slices.DeleteFunc(strings.Split(slashed, "/"), func(part string) bool { return part == "" || part == "." })
 }
 
 // hasDrive says whether p begins like a path of Windows, such as "C:/x".
@@ -59,7 +65,10 @@ func (s subject) alwaysForbidden() bool {
 }
 
 func forbiddenParts(folded string) bool {
-	parts := strings.Split(strings.Trim(folded, "/"), "/")
+	parts := nameParts(folded)
+	if len(parts) == 0 {
+		return false
+	}
 	last := parts[len(parts)-1]
 	switch {
 	case last == ".env", strings.HasPrefix(last, ".env."), parts[0] == ".env":
