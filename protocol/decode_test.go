@@ -112,9 +112,25 @@ func TestStatementTakesBothForms(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
 		t.Fatal(err)
 	}
-	want := []protocol.Statement{{Text: "plain"}, {Text: "s", VerificationMethod: "m"}, {Text: "d"}, {Text: "7"}, {}, {}, {}, {}}
+	want := []protocol.Statement{{Text: "plain"}, {Text: "s", VerificationMethod: "m"}, {Text: "d"}, {Text: "7"}, {}, {}, {}, {Text: `{"statement":["x"]}`}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("statements (-want +got):\n%s", diff)
+	}
+}
+
+func TestConfigurationForgivesWhatIsOnlyShown(t *testing.T) {
+	const text = `{"agent":{"agent_role":"WORKER","specialisation":null,"languages":["Go",7,{}],"frameworks":"Django",
+		"testing_tools":{"a":1},"task_types":null,"maximum_execution_minutes":45,"protected_paths":["infra"]}}`
+	var got protocol.Configuration
+	if err := protocol.Decode([]byte(text), &got, 10_000); err != nil {
+		t.Fatal(err)
+	}
+	want := protocol.AgentConfiguration{
+		AgentRole: protocol.RoleWorker, Languages: protocol.Texts{"Go", "7"}, Frameworks: protocol.Texts{"Django"},
+		MaximumExecutionMinutes: 45, ProtectedPaths: []string{"infra"},
+	}
+	if diff := cmp.Diff(want, got.Agent); diff != "" {
+		t.Errorf("agent (-want +got):\n%s", diff)
 	}
 }
 

@@ -119,7 +119,7 @@ func (c *checks) work(w Work) {
 func (c *checks) statements(field string, list []Statement) {
 	c.that(len(list) <= MaxStatements, field, "too many items")
 	for _, s := range list {
-		c.text(field, s.Text, 1, MaxStatement)
+		c.text(field, s.Text, 0, MaxStatement)
 		c.text(field, s.VerificationMethod, 0, MaxStatement)
 	}
 }

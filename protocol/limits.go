@@ -43,9 +43,9 @@ const (
 	MaxProviderMessage = 240
 	// MaxProgressID and its kin bound the progress in a beat.
 	MaxProgressID      = 80
-	MaxProgressStatus  = 32
-	MaxProgressPhase   = 40
-	MaxProgressOnchain = 80
+	MaxProgressOnchain = 32
+	MaxProgressStatus  = 40
+	MaxProgressPhase   = 80
 	MaxProgressMessage = 500
 	MaxProgressUpdated = 64
 	// MinRuntimeCredential is the least length of a runtime credential.

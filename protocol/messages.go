@@ -120,11 +120,11 @@ type AgentConfiguration struct {
 	ID                      AgentID  `json:"id"`
 	Name                    string   `json:"name"`
 	AgentRole               Role     `json:"agent_role"`
-	Specialisation          string   `json:"specialisation"`
-	Languages               []string `json:"languages"`
-	Frameworks              []string `json:"frameworks"`
-	TestingTools            []string `json:"testing_tools"`
-	TaskTypes               []string `json:"task_types"`
+	Specialisation          Text     `json:"specialisation"`
+	Languages               Texts    `json:"languages"`
+	Frameworks              Texts    `json:"frameworks"`
+	TestingTools            Texts    `json:"testing_tools"`
+	TaskTypes               Texts    `json:"task_types"`
 	MaximumActiveJobs       int      `json:"maximum_active_jobs"`
 	MaximumExecutionMinutes int      `json:"maximum_execution_minutes"`
 	AllowNewDependencies    bool     `json:"allow_new_dependencies"`

@@ -81,8 +81,8 @@ func TestBeatWithoutAJob(t *testing.T) {
 
 func TestCutTextKeepsBothEnds(t *testing.T) {
 	text := strings.Repeat("a", 500) + strings.Repeat("\u65e5", 500) + strings.Repeat("z", 500)
-	got := protocol.CutText(text, 240)
-	if n := utf8.RuneCountInString(got); n > 240 || n < 230 {
+	got := protocol.CutText(text, 600)
+	if n := utf8.RuneCountInString(got); n > 600 || n < 590 {
 		t.Errorf("%d characters", n)
 	}
 	match := regexp.MustCompile(`^(a+)\n\[\.\.\. (\d+) characters left out \.\.\.\]\n(z+)$`).FindStringSubmatch(got)
@@ -97,10 +97,16 @@ func TestCutTextKeepsBothEnds(t *testing.T) {
 	}
 }
 
+func TestCutTextOfALine(t *testing.T) {
+	if got := protocol.CutText(strings.Repeat("\u00e9", 300), 240); got != strings.Repeat("\u00e9", 239)+"\u2026" {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestCutTextBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		text := rapid.String().Draw(t, "text")
-		limit := rapid.IntRange(-1, 80).Draw(t, "limit")
+		text := strings.Repeat(rapid.String().Draw(t, "text"), rapid.IntRange(1, 200).Draw(t, "times"))
+		limit := rapid.OneOf(rapid.IntRange(-1, 80), rapid.IntRange(490, 1000)).Draw(t, "limit")
 		got := protocol.CutText(text, limit)
 		if n := utf8.RuneCountInString(got); n > max(limit, 0) || !utf8.ValidString(got) {
 			t.Fatalf("%d characters of %d: %q", n, limit, got)

@@ -133,7 +133,7 @@ func TestJobRefusedByField(t *testing.T) {
 		"repository.target_branch": {missing, "", "--force", "a..b", "a b", "a~1", "refs/heads/main", "HEAD", "x.lock", "a//b", "/a", "a/",
 			".a", "a.", "a@{1}", "@", "a\\b", strings.Repeat("a", 300)},
 		"work.title":                       {missing, "", "  ", nil, strings.Repeat("x", 501)},
-		"work.acceptance_criteria":         {[]any{""}, []any{object{}}, []any{nil}, make([]any, 300), "text"},
+		"work.acceptance_criteria":         {[]any{strings.Repeat("x", 20_000)}, make([]any, 300), "text"},
 		"policy":                           {missing, nil, "none", []any{}},
 		"policy.maximum_execution_minutes": {missing, nil, 0, -1, "45", 45.5, json.Number("1e9"), json.Number("1e400"), true},
 		"policy.maximum_repair_attempts":   {"2", 1.5},
@@ -219,6 +219,7 @@ func TestHarmlessOddnessIsTaken(t *testing.T) {
 		"queue_item_id": "q-1", "work.issue_number": "12", "work.issue_url": 7, "work.description": missing,
 		"policy.required_commands": nil, "policy.allowed_paths": missing, "new_member": object{"x": []any{1.5}},
 		"work.acceptance_criteria": missing, "repository.private": missing,
+		"work.technical_requirements": []any{object{"title": "x"}, "", nil},
 	}
 	for path, v := range odd {
 		if _, err := validateJob(t, encode(t, with(jobObject(), path, v))); err != nil {

@@ -95,7 +95,8 @@ type Delivery struct {
 }
 
 // Statement is one requirement or criterion. On the wire it is a string or an
-// object; Text is empty if it was neither.
+// object; Text is empty if it was neither. An object of unknown members is kept
+// as its JSON, since a client's wish must not get lost.
 type Statement struct {
 	Text string
 	// VerificationMethod is how the client wants it checked, often empty.
@@ -112,7 +113,7 @@ type statementFields struct {
 }
 
 // UnmarshalJSON takes both forms. It never fails: a list item that is neither
-// becomes an empty Statement, which Validate refuses by name.
+// becomes an empty Statement.
 func (s *Statement) UnmarshalJSON(data []byte) error {
 	*s = Statement{}
 	if len(data) == 0 || data[0] != '{' {
@@ -123,7 +124,7 @@ func (s *Statement) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &f); err != nil {
 		return nil
 	}
-	s.Text = string(firstText(f.Statement, f.Description, f.Text))
+	s.Text = string(firstText(f.Statement, f.Description, f.Text, Text(data)))
 	s.VerificationMethod = string(f.VerificationMethod)
 	return nil
 }
@@ -154,6 +155,25 @@ type Text string
 // UnmarshalJSON takes strings and numbers and never fails.
 func (t *Text) UnmarshalJSON(data []byte) error {
 	*t = Text(looseText(data))
+	return nil
+}
+
+// Texts is a list that is only shown. A single value counts as a list of one,
+// and anything else is an empty list.
+type Texts []string
+
+// UnmarshalJSON never fails.
+func (t *Texts) UnmarshalJSON(data []byte) error {
+	*t = nil
+	var list []Text
+	if json.Unmarshal(data, &list) != nil {
+		list = []Text{Text(looseText(data))}
+	}
+	for _, text := range list {
+		if text != "" {
+			*t = append(*t, string(text))
+		}
+	}
 	return nil
 }
 
