@@ -1,0 +1,173 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/controlplane"
+	"github.com/veyra-labs/veyra-sandboxd/jobs"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+)
+
+const (
+	// renewBefore is when a token is too old to begin anything with.
+	renewBefore = 5 * time.Minute
+	// askAtMost is how often a run may be given a token.
+	askAtMost = time.Minute
+	// askPatience bounds how long one question is repeated.
+	askPatience = 10 * time.Minute
+	// askReserve of the lease is left for reporting that there was no token.
+	askReserve = 2 * time.Minute
+	// maxRepoToken bounds a token, in bytes.
+	maxRepoToken = 4096
+)
+
+// credentialer asks for repository access; controlplane.Client is the real one.
+type credentialer interface {
+	JobCredential(ctx context.Context, r protocol.CredentialRequest) controlplane.Answer[protocol.Credential]
+}
+
+// credentials is jobs.Credentials for one run. The token lives in memory only
+// and goes with the run.
+type credentials struct {
+	job    protocol.Job
+	lease  *lease
+	client func() credentialer // nil while there is no binding
+	clock  *clock
+	// secret is told of each new token, before anybody else sees it.
+	secret func(string)
+
+	mu      sync.Mutex
+	token   protocol.RepoToken
+	expires time.Time // ours
+	asked   time.Time // of the last token that was given
+}
+
+var _ jobs.Credentials = (*credentials)(nil)
+
+// Credential returns a token for the run's repository (see jobs.Credentials).
+// While it is refused or not answered it asks again with growing pauses, as
+// long as the lease and its patience last.
+func (c *credentials) Credential(ctx context.Context, fresh bool) (protocol.RepoToken, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if c.token != "" && now.Before(c.expires) {
+		good := !fresh && c.expires.Sub(now) >= renewBefore
+		if good || now.Sub(c.asked) < askAtMost {
+			return c.token, nil
+		}
+	}
+	return c.ask(ctx, now.Add(min(askPatience, c.lease.left()-askReserve)))
+}
+
+func (c *credentials) ask(ctx context.Context, until time.Time) (protocol.RepoToken, error) {
+	for try := 0; ; try++ {
+		if c.lease.ctx.Err() != nil || c.lease.left() <= 0 {
+			return "", fmt.Errorf("asking for the repository credential: %w", jobs.ErrLeaseLost)
+		}
+		answer, err := c.once(ctx)
+		if err != nil {
+			return "", fmt.Errorf("asking for the repository credential: %w", err)
+		}
+		if answer.Class == protocol.ClassTaken {
+			return c.keep(answer.Reply)
+		}
+		wait := max(backoff(try), answer.RetryAfter)
+		if time.Now().Add(wait).After(until) {
+			return "", fmt.Errorf("asking for the repository credential: %s: %w", answer.Say(), gaveUp(answer))
+		}
+		if err := pause(ctx, wait); err != nil {
+			return "", fmt.Errorf("asking for the repository credential: %w", err)
+		}
+	}
+}
+
+// gaveUp: a refusal that lasted is the control plane's word that the lease is no
+// longer ours; anything else may be cured by time.
+func gaveUp(a controlplane.Answer[protocol.Credential]) error {
+	if a.Status == 409 || a.Status == 401 {
+		return jobs.ErrLeaseLost
+	}
+	return jobs.ErrCredentialUnavailable
+}
+
+func (c *credentials) once(ctx context.Context) (controlplane.Answer[protocol.Credential], error) {
+	client := c.client()
+	if client == nil {
+		return controlplane.Answer[protocol.Credential]{}, jobs.ErrLeaseLost
+	}
+	answer := client.JobCredential(ctx, protocol.CredentialRequest{
+		AssignmentID: protocol.AssignmentID(c.lease.key.ID), LeaseToken: c.lease.newest(),
+	})
+	if answer.Status == 401 {
+		// The owner disconnected this runtime: nothing is pushed from now on.
+		return answer, jobs.ErrLeaseLost
+	}
+	return answer, ctx.Err()
+}
+
+// keep checks a credential against the task before its first use (attack case
+// D13).
+func (c *credentials) keep(given protocol.Credential) (protocol.RepoToken, error) {
+	c.secret(string(given.Token))
+	expires, err := time.Parse(time.RFC3339, given.ExpiresAt)
+	if err != nil {
+		return "", refusedCredential("its end can't be read")
+	}
+	token := string(given.Token)
+	local := c.clock.local(expires)
+	switch {
+	case !strings.EqualFold(given.Repository, c.job.Repository.FullName):
+		return "", refusedCredential("it is for another repository")
+	case len(token) < protocol.MinRepoToken || len(token) > maxRepoToken || !headerText(token):
+		return "", refusedCredential("the token is malformed")
+	case !time.Now().Before(local):
+		return "", refusedCredential("it has expired")
+	case !mayWrite(given.Permissions):
+		return "", refusedCredential("its permissions do not fit a job")
+	}
+	c.token, c.expires, c.asked = given.Token, local, time.Now()
+	return c.token, nil
+}
+
+func refusedCredential(why string) error {
+	return fmt.Errorf("repository credential: %s: %w", why, jobs.ErrCredentialRefused)
+}
+
+// mayWrite wants to push and to open a pull request, and nothing that reaches
+// beyond the repository's content. An empty list says nothing.
+func mayWrite(permissions map[string]string) bool {
+	if len(permissions) == 0 {
+		return true
+	}
+	for _, name := range []string{"contents", "pull_requests"} {
+		if given, listed := permissions[name]; listed && given != "write" {
+			return false
+		}
+	}
+	return permissions["contents"] == "write" && permissions["administration"] == ""
+}
+
+// backoff is the pause after the n-th failed try, from 0: from one second,
+// doubling, with jitter, at most 30 seconds.
+func backoff(n int) time.Duration {
+	wait := min(protocol.BackoffMin<<min(n, 10), protocol.BackoffMax)
+	return wait - rand.N(wait/4+1)
+}
+
+// pause waits, or returns the context's error.
+func pause(ctx context.Context, wait time.Duration) error {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

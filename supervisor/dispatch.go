@@ -1,0 +1,323 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/canonjson"
+	"github.com/veyra-labs/veyra-sandboxd/journal"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+)
+
+const (
+	// leastLease is what must be left of a lease for anything to be worth
+	// starting; with less a task ends LEASE_TOO_SHORT.
+	leastLease = 2 * time.Minute
+	// qualificationLease is how long a qualification's lease lasts from the
+	// last delivery.
+	qualificationLease = 15 * time.Minute
+	// storeTokenEvery bounds how often the newest token goes to the disk: older
+	// ones stay valid for the lease and two minutes.
+	storeTokenEvery = time.Minute
+)
+
+// dispatcher takes what beats deliver and runs one task at a time. One goroutine
+// owns it.
+type dispatcher struct {
+	s       *Supervisor
+	current *run
+	// resume holds what recovery found, the oldest first.
+	resume []resumable
+	// stored is when each lease's token was last put on the disk.
+	stored map[runKey]time.Time
+	// said keeps oddities from being logged with every beat.
+	said map[string]bool
+}
+
+func newDispatcher(s *Supervisor, resume []resumable) *dispatcher {
+	return &dispatcher{s: s, resume: resume, stored: map[runKey]time.Time{}, said: map[string]bool{}}
+}
+
+// run dispatches until ctx ends or, while draining, until nothing is left to do.
+func (d *dispatcher) run(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		var ended chan struct{}
+		if d.current != nil {
+			ended = d.current.done
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case v := <-d.s.mail.values():
+			d.take(ctx, v)
+		case <-ended:
+			d.current = nil
+			d.s.running.Store(nil)
+			d.s.parts.Metrics.JobsRunning.Set(0)
+		case <-tick.C:
+		}
+		d.resumeNext(ctx)
+		d.watchLease()
+		if d.current == nil && d.s.draining.Load() && (d.s.cancelling.Load() || d.s.outbox.empty()) {
+			close(d.s.idle)
+			return
+		}
+	}
+}
+
+// once logs a sentence the first time only.
+func (d *dispatcher) once(key, sentence string, args ...any) {
+	if d.said[key] {
+		return
+	}
+	if len(d.said) > 1000 {
+		clear(d.said)
+	}
+	d.said[key] = true
+	d.s.log.Warn(sentence, args...)
+}
+
+// take judges one delivery. A task that is missing from it is not cancelled.
+func (d *dispatcher) take(ctx context.Context, v delivery) {
+	if d.s.config.Role != protocol.RoleWorker {
+		return
+	}
+	if protocol.Present(v.reply.VerificationTask) {
+		d.once("role:verification", "a verification was delivered to a worker and is ignored")
+	}
+	switch {
+	case protocol.Present(v.reply.QualificationTask):
+		d.qualification(ctx, v)
+	case protocol.Present(v.reply.JobTask):
+		d.job(ctx, v)
+	}
+}
+
+// job judges a delivered job: known, newer, refused or started.
+func (d *dispatcher) job(ctx context.Context, v delivery) {
+	task, err := protocol.DecodeJobTask(v.reply.JobTask)
+	held, unleased := task.Lease()
+	if unleased != nil {
+		d.s.note("A job without valid ids was delivered and cannot be answered.")
+		d.once("ids", "a job without valid ids was delivered and cannot be answered", "error", unleased)
+		return
+	}
+	key := runKey{Kind: journal.KindJob, ID: string(held.Assignment), Lease: string(held.ID)}
+	if d.known(ctx, key, v.reply.JobTask, task.LeaseToken, nil) || d.busy(key) {
+		return
+	}
+	end := d.s.clock.local(held.Ends)
+	if !end.After(time.Now()) {
+		d.once("over:"+key.Lease, "a job whose lease is over was delivered and is not started", "assignment", key.ID)
+		return
+	}
+	d.decide(ctx, newLease(d.s.hard, key, task.LeaseToken, end), v, task, err)
+}
+
+// decide starts a new job, refuses it, or leaves it unanswered for a while.
+func (d *dispatcher) decide(ctx context.Context, l *lease, v delivery, task protocol.JobTask, broken error) {
+	l.digest = contentDigest(v.reply.JobTask)
+	job, err := task.Validate(v.bound.Origin, time.Now().Add(d.s.clock.known()))
+	if broken != nil {
+		err = broken
+	}
+	if err != nil {
+		d.begin(ctx, l, task, v.reply.JobTask, func(r *run, _ time.Time) {
+			r.log.Warn("the task is invalid", "error", err)
+			d.s.refuse(r, protocol.CodeTaskInvalid, err.Error())
+		})
+		return
+	}
+	if l.left() < leastLease {
+		d.begin(ctx, l, task, v.reply.JobTask, func(r *run, _ time.Time) {
+			d.s.refuse(r, protocol.CodeLeaseTooShort, fmt.Sprintf("%s were left of the lease.", l.left().Round(time.Second)))
+		})
+		return
+	}
+	if code, why := d.s.unready(); code != "" {
+		d.wait(ctx, l, v, task, code, why)
+		return
+	}
+	d.begin(ctx, l, task, v.reply.JobTask, func(r *run, accepted time.Time) {
+		d.s.executeJob(l.ctx, r, job, accepted)
+	})
+}
+
+// wait leaves a task unanswered while this host may still become ready in time.
+// Answering at once would burn the job's four attempts within seconds.
+func (d *dispatcher) wait(ctx context.Context, l *lease, v delivery, task protocol.JobTask, code protocol.Code, why string) {
+	if l.left() > lastMoment(task.Policy.MaximumExecutionMinutes) {
+		d.s.note("A job waits: " + why)
+		d.once("wait:"+l.key.Lease+why, "a job was delivered and waits", "assignment", l.key.ID, "why", why)
+		return
+	}
+	d.begin(ctx, l, task, v.reply.JobTask, func(r *run, _ time.Time) { d.s.refuse(r, code, why) })
+}
+
+// lastMoment is what must be left of a lease for a job to be started at all: a
+// quarter of its minutes, not under leastLease.
+func lastMoment(minutes int64) time.Duration {
+	minutes = min(max(minutes, 0), protocol.MaxMinutes)
+	return max(leastLease, time.Duration(minutes)*time.Minute/4)
+}
+
+// known tells whether a task was seen before, and takes the newest lease token
+// from it. end is the new end of a lease that moves with beats, else nil.
+func (d *dispatcher) known(ctx context.Context, key runKey, raw json.RawMessage, token protocol.LeaseToken, end *time.Time) bool {
+	l := d.s.leases.get(key)
+	if l == nil {
+		return d.ended(ctx, key)
+	}
+	if end == nil {
+		end = l.end.Load()
+	}
+	l.renew(token, *end)
+	if l.digest != "" && l.digest != contentDigest(raw) {
+		d.once("differs:"+key.Lease, "a task came again with other content: its first sight counts", "assignment", key.ID)
+	}
+	if time.Since(d.stored[key]) >= storeTokenEvery {
+		d.stored[key] = time.Now()
+		if _, err := d.s.accept(ctx, l, raw); err != nil {
+			d.once("renew:"+key.Lease, "the newest lease token could not be stored", "error", err)
+		}
+	}
+	return true
+}
+
+// ended tells whether the journal knows the run as over.
+func (d *dispatcher) ended(ctx context.Context, key runKey) bool {
+	_, err := d.s.parts.Journal.Get(ctx, key)
+	found := !errors.Is(err, journal.ErrUnknown)
+	if found && err != nil {
+		d.once("journal", "the journal can't be read: no work is taken", "error", err)
+		return true
+	}
+	if found {
+		d.once("ended:"+key.ID+key.Lease, "a task was delivered again that has ended here", "assignment", key.ID)
+	}
+	return found
+}
+
+// busy tells whether a new task has to wait for the current run. A newer lease
+// of the same assignment fences the old run: it is cancelled, and the new one
+// starts with a later beat, once everything of the old one is gone.
+func (d *dispatcher) busy(key runKey) bool {
+	d.s.leases.fence(key)
+	if d.current == nil {
+		return false
+	}
+	if context.Cause(d.current.lease.ctx) == nil {
+		d.once("busy:"+key.ID, "a second task was delivered while one runs: it waits", "assignment", key.ID)
+	}
+	return true
+}
+
+// begin records a task as accepted, before anything else, and starts its run.
+func (d *dispatcher) begin(ctx context.Context, l *lease, task protocol.JobTask, raw json.RawMessage, work func(*run, time.Time)) {
+	accepted, err := d.s.accept(ctx, l, raw)
+	if err != nil {
+		d.s.note("A job could not be written to the journal.")
+		d.once("accept", "a job could not be written to the journal and is not started", "error", err)
+		return
+	}
+	d.start(d.s.newRun(l, task.JobID), func(r *run) { work(r, accepted) })
+}
+
+// accept writes a task into the journal, or a newer token and end of one that is
+// there; the first sight of a task stays.
+func (s *Supervisor) accept(ctx context.Context, l *lease, raw json.RawMessage) (time.Time, error) {
+	_, record, err := s.parts.Journal.Accept(ctx, l.key, raw, l.newest(), *l.end.Load(), time.Now())
+	return record.Accepted, err
+}
+
+// start runs work in a goroutine that the supervisor waits for.
+func (d *dispatcher) start(r *run, work func(*run)) {
+	d.s.leases.add(r.lease)
+	d.current = r
+	d.s.running.Store(r)
+	d.s.parts.Metrics.JobsRunning.Set(1)
+	d.s.note("")
+	r.log.Info("accepted", "left", r.lease.left().Round(time.Second).String())
+	d.s.runs.Add(1)
+	go func() {
+		defer d.s.runs.Done()
+		defer close(r.done)
+		work(r)
+	}()
+}
+
+// qualification judges a delivered qualification. Its lease is renewed by each
+// delivery.
+func (d *dispatcher) qualification(ctx context.Context, v delivery) {
+	raw := v.reply.QualificationTask
+	task, err := protocol.DecodeQualificationTask(raw)
+	id, attempt, _, unkeyed := task.Key()
+	if unkeyed != nil {
+		d.s.note("A qualification without valid ids was delivered and cannot be answered.")
+		d.once("ids", "a qualification without valid ids was delivered and cannot be answered", "error", unkeyed)
+		return
+	}
+	key := runKey{Kind: journal.KindQualification, ID: string(id), Lease: strconv.Itoa(attempt)}
+	end := time.Now().Add(qualificationLease)
+	if d.known(ctx, key, raw, task.LeaseToken, &end) || d.busy(key) {
+		return
+	}
+	q, invalid := task.Validate(v.bound.Origin)
+	if err == nil {
+		err = invalid
+	}
+	if err != nil {
+		// Giving up costs one of two attempts: an owner should see it first.
+		d.s.note("An invalid qualification was delivered: " + err.Error())
+		d.once("invalid:"+key.ID, "an invalid qualification was delivered and is not answered", "error", err)
+		return
+	}
+	if code, why := d.s.unready(); code != "" {
+		d.s.note("A qualification waits: " + why)
+		return
+	}
+	l := newLease(d.s.hard, key, task.LeaseToken, end)
+	l.digest = contentDigest(raw)
+	if _, err := d.s.accept(ctx, l, raw); err != nil {
+		d.once("accept", "a qualification could not be written to the journal and is not started", "error", err)
+		return
+	}
+	d.start(d.s.newRun(l, 0), func(r *run) { d.s.executeQualification(l.ctx, r, q) })
+}
+
+// watchLease ends a job whose lease is over, and measures what is left.
+func (d *dispatcher) watchLease() {
+	if d.current == nil {
+		d.s.parts.Metrics.Lease(0, false)
+		return
+	}
+	left := d.current.lease.left()
+	d.s.parts.Metrics.Lease(left, true)
+	if left <= 0 && d.current.key.Kind == journal.KindJob {
+		d.current.lease.lose(errLeaseOver)
+	}
+}
+
+// contentDigest is over a task without its token, which changes with each beat.
+func contentDigest(raw json.RawMessage) string {
+	v, err := canonjson.Parse(raw)
+	members, isObject := v.(map[string]any)
+	if err != nil || !isObject {
+		return ""
+	}
+	delete(members, "lease_token")
+	hash, err := canonjson.Hash(members)
+	if err != nil {
+		sum := sha256.Sum256(raw)
+		return hex.EncodeToString(sum[:])
+	}
+	return hash
+}

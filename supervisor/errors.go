@@ -1,0 +1,18 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrState is wrapped by every error that means: what is on disk can't be read
+// or doesn't fit together. The process ends with 78 and replaces nothing.
+var ErrState = errors.New("state is not usable")
+
+// ErrPaired is returned when a link is asked for while this instance is paired.
+var ErrPaired = errors.New("already paired")
+
+// stateError names the file and what is wrong with it.
+func stateError(path, format string, args ...any) error {
+	return fmt.Errorf("reading %s: %s: %w", path, fmt.Sprintf(format, args...), ErrState)
+}

@@ -1,0 +1,94 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/journal"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+)
+
+// runKey names a run: (assignment, lease) of a job, (id, attempt) of a
+// qualification.
+type runKey = journal.Key
+
+// Why a run's context ended. They become reasons of abandoned records.
+var (
+	errNewerLease = errors.New("a newer lease was seen")
+	errCancelled  = errors.New("cancelled")
+	errLeaseOver  = errors.New("the lease is over")
+)
+
+// lease is the exclusive right that a run holds. Its token and, for a
+// qualification, its end move with beats; everybody else reads them. ctx ends
+// when the lease is known to be lost, with the cause.
+type lease struct {
+	key    runKey
+	ctx    context.Context
+	lose   context.CancelCauseFunc
+	token  atomic.Pointer[protocol.LeaseToken]
+	end    atomic.Pointer[time.Time]
+	digest string // of the task's content at first sight
+}
+
+func newLease(parent context.Context, key runKey, token protocol.LeaseToken, end time.Time) *lease {
+	l := &lease{key: key}
+	l.ctx, l.lose = context.WithCancelCause(parent)
+	l.renew(token, end)
+	return l
+}
+
+// renew takes what a beat brought.
+func (l *lease) renew(token protocol.LeaseToken, end time.Time) {
+	l.token.Store(&token)
+	l.end.Store(&end)
+}
+
+func (l *lease) newest() protocol.LeaseToken { return *l.token.Load() }
+
+// left is the time until the lease's end by our monotonic clock.
+func (l *lease) left() time.Duration { return time.Until(*l.end.Load()) }
+
+// leases holds the lease of every run that is not ended: executing, or sealed
+// and waiting for its answer.
+type leases struct {
+	mu    sync.Mutex
+	table map[runKey]*lease
+}
+
+func newLeases() *leases { return &leases{table: map[runKey]*lease{}} }
+
+func (t *leases) get(key runKey) *lease {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.table[key]
+}
+
+func (t *leases) add(l *lease) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.table[l.key] = l
+}
+
+func (t *leases) remove(key runKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.table, key)
+}
+
+// fence makes every other lease of the same assignment lost. Of qualifications
+// there is only one at a time: another id is a newer one, too.
+func (t *leases) fence(key runKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for other, l := range t.table {
+		older := other.Kind == key.Kind && other != key &&
+			(other.ID == key.ID || key.Kind == journal.KindQualification)
+		if older {
+			l.lose(errNewerLease)
+		}
+	}
+}

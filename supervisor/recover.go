@@ -1,0 +1,197 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/journal"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+	"github.com/veyra-labs/veyra-sandboxd/signer"
+)
+
+// resumable is a run that was accepted and not sealed when the last process
+// ended. It goes on by the code that starts runs.
+type resumable struct {
+	lease  *lease
+	record journal.Record
+}
+
+// recover compares the journal with the signer's log and takes up what is
+// unfinished: sealed results go to the outbox, drafts are signed again, the rest
+// is returned to be run.
+func (s *Supervisor) recover(ctx context.Context) ([]resumable, error) {
+	if err := s.compareLogs(ctx); err != nil {
+		return nil, err
+	}
+	records, err := s.parts.Journal.Unfinished(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading unfinished runs: %w: %w", err, ErrState)
+	}
+	var resume []resumable
+	for _, record := range records {
+		s.log.Info("unfinished run found", "kind", record.Kind, "assignment", record.ID, "lease", record.Lease, "state", string(record.State))
+		again, err := s.recoverOne(ctx, record)
+		if err != nil {
+			return nil, err
+		}
+		if again != nil {
+			resume = append(resume, *again)
+		}
+	}
+	return resume, nil
+}
+
+func (s *Supervisor) recoverOne(ctx context.Context, record journal.Record) (*resumable, error) {
+	end := record.LeaseEnd
+	if record.Kind == journal.KindQualification {
+		// Its lease moves with beats: the next one tells.
+		end = time.Now().Add(qualificationLease)
+	}
+	// A monotonic reading, so that a later step of the clock moves nothing.
+	l := newLease(s.hard, record.Key, record.LeaseToken, time.Now().Add(time.Until(end)))
+	l.digest = contentDigest(record.Task)
+	s.keepSecret(string(record.LeaseToken))
+	if l.left() <= 0 {
+		s.log.Warn("its lease ran out meanwhile", "assignment", record.ID)
+		return nil, s.parts.Journal.Abandon(ctx, record.Key, string(protocol.CodeLeaseLost))
+	}
+	s.leases.add(l)
+	if record.Seal == nil && record.Draft == nil {
+		return &resumable{l, record}, nil
+	}
+	return nil, s.recoverResult(ctx, l, record)
+}
+
+// recoverResult sends what was sealed; what was only drafted is signed first,
+// with the same signature as before the crash if there was one.
+func (s *Supervisor) recoverResult(ctx context.Context, l *lease, record journal.Record) error {
+	past, err := s.parts.Journal.Answers(ctx, record.Key)
+	if err != nil {
+		return fmt.Errorf("reading answers: %w: %w", err, ErrState)
+	}
+	if draft := record.Draft; draft != nil {
+		e, err := s.sign(ctx, l, sealed{revision: draft.Revision, body: draft.Body, hash: draft.Hash})
+		if err != nil {
+			return fmt.Errorf("signing a drafted result: %w", err)
+		}
+		s.outbox.add(l, e, past)
+		return nil
+	}
+	e := sealed{
+		revision: record.Seal.Revision, body: record.Seal.Body, hash: record.Seal.Hash,
+		signature: record.Seal.Signature, at: record.Seal.Sealed,
+	}
+	s.keepEvidence(l.key, e)
+	s.outbox.add(l, e, past)
+	return nil
+}
+
+// compareLogs refuses to start if the signer signed a result that the journal
+// does not know, or the other way round: one of the two is not the one that was
+// used (attack case J03).
+func (s *Supervisor) compareLogs(ctx context.Context) error {
+	if s.config.SigningLog == "" {
+		return nil
+	}
+	records, err := signer.ReadLog(s.config.SigningLog)
+	if err != nil {
+		return fmt.Errorf("reading the signing log: %w: %w", err, ErrState)
+	}
+	logged := map[string]bool{}
+	for _, record := range records {
+		logged[string(record.Signature)] = true
+		key, hash := resultOf(record.Statement)
+		if hash == "" {
+			continue
+		}
+		known, err := s.parts.Journal.KnowsEvidence(ctx, key, hash)
+		if err != nil {
+			return fmt.Errorf("comparing journal and signing log: %w: %w", err, ErrState)
+		}
+		if !known {
+			return fmt.Errorf("signing log line %d: a result was signed that the journal does not know: %w", record.Seq, ErrState)
+		}
+	}
+	return s.compareSealed(ctx, logged)
+}
+
+func (s *Supervisor) compareSealed(ctx context.Context, logged map[string]bool) error {
+	all, err := s.parts.Journal.Signatures(ctx)
+	if err != nil {
+		return fmt.Errorf("comparing journal and signing log: %w: %w", err, ErrState)
+	}
+	for _, one := range all {
+		if !logged[one.Signature] {
+			return fmt.Errorf("the journal holds a signature of %v that is not in the signing log: %w", one.Key, ErrState)
+		}
+	}
+	return nil
+}
+
+// resultOf is the run and hash that a statement vouches for, or "".
+func resultOf(s signer.Statement) (runKey, string) {
+	switch v := s.(type) {
+	case signer.JobResult:
+		return runKey{Kind: journal.KindJob, ID: string(v.Assignment), Lease: string(v.Lease)}, v.EvidenceHash
+	case signer.Qualification:
+		// Its statement doesn't name the attempt.
+		return runKey{Kind: journal.KindQualification, ID: string(v.ID)}, v.FilesHash
+	}
+	return runKey{}, ""
+}
+
+// resumeNext starts the oldest run that recovery left, as soon as this host is
+// ready for it.
+func (d *dispatcher) resumeNext(context.Context) {
+	b := d.s.parts.Pairing.current.Load()
+	if d.current != nil || len(d.resume) == 0 || b == nil {
+		return
+	}
+	next := d.resume[0]
+	code, why := d.s.unready()
+	switch {
+	case next.lease.ctx.Err() != nil || next.lease.left() <= 0:
+		d.resume = d.resume[1:]
+		r := d.s.newRun(next.lease, 0)
+		d.s.abandon(r, reasonOf(next.lease.ctx, string(protocol.CodeLeaseLost)))
+	case code != "" && next.lease.left() > leastLease:
+		d.s.note("An unfinished job waits: " + why)
+	default:
+		d.resume = d.resume[1:]
+		d.again(next, b, code, why)
+	}
+}
+
+// again starts a recovered run, or refuses it when this host did not become
+// ready in time.
+func (d *dispatcher) again(next resumable, b *binding, code protocol.Code, why string) {
+	if next.record.Kind == journal.KindQualification {
+		task, err := protocol.DecodeQualificationTask(next.record.Task)
+		if err != nil {
+			d.s.log.Error("a recovered qualification can't be read", "error", err)
+			return
+		}
+		q, err := task.Validate(b.Origin)
+		if err != nil || code != "" {
+			d.s.log.Error("a recovered qualification can't be run", "error", err, "why", why)
+			return
+		}
+		d.start(d.s.newRun(next.lease, 0), func(r *run) { d.s.executeQualification(next.lease.ctx, r, q) })
+		return
+	}
+	task, err := protocol.DecodeJobTask(next.record.Task)
+	job, invalid := task.Validate(b.Origin, time.Now().Add(d.s.clock.known()))
+	if err == nil {
+		err = invalid
+	}
+	r := d.s.newRun(next.lease, task.JobID)
+	switch {
+	case err != nil:
+		d.start(r, func(r *run) { d.s.refuse(r, protocol.CodeTaskInvalid, err.Error()) })
+	case code != "":
+		d.start(r, func(r *run) { d.s.refuse(r, code, why) })
+	default:
+		d.start(r, func(r *run) { d.s.executeJob(next.lease.ctx, r, job, next.record.Accepted) })
+	}
+}

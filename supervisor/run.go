@@ -1,0 +1,216 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/jobs"
+	"github.com/veyra-labs/veyra-sandboxd/journal"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+)
+
+// Worker does paid jobs; jobs.Worker is the real one.
+type Worker interface {
+	Execute(ctx context.Context, run jobs.Run) jobs.Outcome
+}
+
+// Qualifier does qualifications; jobs.Qualifier is the real one.
+type Qualifier interface {
+	Execute(ctx context.Context, run jobs.QualificationRun) jobs.QualificationOutcome
+}
+
+// qualificationPatience is how long a qualification is tried here before giving
+// up, which costs one of two attempts: the lease moves with every beat, so only
+// the owner's patience ends it.
+const qualificationPatience = 2 * time.Hour
+
+// run is one execution of a task, in a goroutine of its own, from acceptance to
+// seal.
+type run struct {
+	key     runKey
+	jobID   int64
+	lease   *lease
+	started time.Time
+	log     *slog.Logger
+	phase   atomic.Pointer[protocol.Phase]
+	done    chan struct{}
+}
+
+func (s *Supervisor) newRun(l *lease, jobID int64) *run {
+	return &run{
+		key: l.key, jobID: jobID, lease: l, started: time.Now(), done: make(chan struct{}),
+		log: s.log.With("kind", l.key.Kind, "assignment", l.key.ID, "lease", l.key.Lease),
+	}
+}
+
+// dir makes the run's directory, STATE/jobs/<assignment>/<lease>; both names
+// are UUIDs or numbers by now.
+func (s *Supervisor) dir(key runKey) (string, error) {
+	dir := filepath.Join(s.config.JobsDir, key.ID, key.Lease)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("making the run's directory: %w", err)
+	}
+	return dir, nil
+}
+
+// executeJob works on a job and seals what came out. It returns when the
+// result is in the outbox, abandoned, or left in the journal for a restart.
+func (s *Supervisor) executeJob(ctx context.Context, r *run, job protocol.Job, accepted time.Time) {
+	outcome := s.workOn(ctx, r, job, accepted)
+	s.measure(r, string(outcome.Failure), outcome.Abandoned)
+	if outcome.Abandoned != "" || r.lease.ctx.Err() != nil {
+		s.abandon(r, reasonOf(r.lease.ctx, outcome.Abandoned))
+		return
+	}
+	s.sealJob(ctx, r, outcome.Evidence)
+}
+
+// workOn calls the worker; a panic of ours becomes INTERNAL_ERROR.
+func (s *Supervisor) workOn(ctx context.Context, r *run, job protocol.Job, accepted time.Time) (outcome jobs.Outcome) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.log.Error("a job panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			outcome = s.failedOutcome(r, protocol.CodeInternalError, "")
+		}
+	}()
+	dir, err := s.dir(r.key)
+	if err != nil {
+		r.log.Error("the run can't begin", "error", err)
+		return s.failedOutcome(r, protocol.CodeInternalError, "")
+	}
+	configuration, _ := s.settings.read()
+	deadline := *r.lease.end.Load()
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	return s.parts.Worker.Execute(ctx, jobs.Run{
+		Job: job, Configuration: configuration, Accepted: accepted, Started: r.started,
+		Deadline: deadline, Dir: dir,
+		Credentials: s.credentials(job, r.lease),
+		Checkpoints: s.checkpoints(r), Progress: progress{s.board, r}, Ledger: openSpending(s.checkpoints(r)),
+	})
+}
+
+func (s *Supervisor) checkpoints(r *run) checkpoints {
+	return checkpoints{s.parts.Journal, r.key, r.log}
+}
+
+// keepSecret makes a secret one that no log, evidence or beat shows.
+func (s *Supervisor) keepSecret(secret string) {
+	// ErrShort is the only error: too short to be looked for.
+	_ = s.parts.Secrets.Add(secret)
+}
+
+func (s *Supervisor) credentials(job protocol.Job, l *lease) *credentials {
+	return &credentials{
+		job: job, lease: l, clock: s.clock,
+		client: func() credentialer {
+			if c := s.client.Load(); c != nil {
+				return c
+			}
+			return nil
+		},
+		secret: s.keepSecret,
+	}
+}
+
+// executeQualification works on a qualification and seals what came out.
+func (s *Supervisor) executeQualification(ctx context.Context, r *run, q protocol.Qualification) {
+	outcome := s.qualify(ctx, r, q)
+	s.measure(r, string(outcome.Failure), outcome.Abandoned)
+	if outcome.Abandoned != "" || r.lease.ctx.Err() != nil {
+		s.abandon(r, reasonOf(r.lease.ctx, outcome.Abandoned))
+		return
+	}
+	s.sealQualification(ctx, r, outcome)
+}
+
+func (s *Supervisor) qualify(ctx context.Context, r *run, q protocol.Qualification) (outcome jobs.QualificationOutcome) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.log.Error("a qualification panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			outcome = jobs.QualificationOutcome{Failure: protocol.CodeInternalError}
+		}
+	}()
+	dir, err := s.dir(r.key)
+	if err != nil {
+		r.log.Error("the run can't begin", "error", err)
+		return jobs.QualificationOutcome{Failure: protocol.CodeInternalError}
+	}
+	deadline := r.started.Add(qualificationPatience)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	return s.parts.Qualifier.Execute(ctx, jobs.QualificationRun{
+		Qualification: q, Started: r.started, Deadline: deadline, Dir: dir,
+		Progress: progress{s.board, r}, Ledger: openSpending(s.checkpoints(r)),
+	})
+}
+
+// reasonOf says why nothing is sent, in the words of the table of failures.
+func reasonOf(ctx context.Context, said string) string {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errNewerLease):
+		return string(protocol.CodeLeaseLost)
+	case errors.Is(cause, errCancelled):
+		return string(protocol.CodeCancelled)
+	case errors.Is(cause, errLeaseOver):
+		return string(protocol.CodeLeaseLost)
+	case said != "":
+		return said
+	}
+	return string(protocol.CodeCancelled)
+}
+
+// abandon ends a run for which nothing is sent. A shutdown without a word is
+// not an end: the run stays in the journal and goes on after the restart.
+func (s *Supervisor) abandon(r *run, reason string) {
+	if s.stopping.Load() && !errors.Is(context.Cause(r.lease.ctx), errCancelled) {
+		r.log.Info("the run stays in the journal for the next start")
+		return
+	}
+	r.log.Warn("the run is abandoned", "reason", reason)
+	if err := s.parts.Journal.Abandon(context.WithoutCancel(r.lease.ctx), r.key, reason); err != nil {
+		r.log.Error("the end of the run could not be stored", "error", err)
+	}
+	s.leases.remove(r.key)
+	if r.key.Kind == journal.KindJob {
+		s.board.show(protocol.AssignmentID(r.key.ID), r.jobID, protocol.JobFailed, protocol.PhaseFailed, "Not submitted: "+reason)
+	}
+}
+
+// measure counts a run that ended.
+func (s *Supervisor) measure(r *run, failure, abandoned string) {
+	outcome, stage := protocol.OutcomeSucceeded, ""
+	switch {
+	case abandoned != "" || r.lease.ctx.Err() != nil:
+		outcome = "ABANDONED"
+	case failure != "":
+		outcome, stage = protocol.OutcomeFailed, string(protocol.Lookup(protocol.Code(failure)).Stage)
+	}
+	s.parts.Metrics.Job(string(s.config.Role), outcome, stage, time.Since(r.started))
+	r.log.Info("the run ended", "outcome", outcome, "failure", failure, "took", time.Since(r.started).String())
+}
+
+// failedOutcome is the result of a run that the worker never saw, or that broke
+// in a way it can't describe.
+func (s *Supervisor) failedOutcome(r *run, code protocol.Code, summary string) jobs.Outcome {
+	if summary == "" {
+		summary = protocol.Lookup(code).Sentence
+	}
+	now := time.Now().UTC().Format(time.RFC3339)
+	e := protocol.Evidence{
+		protocol.KeyAssignmentID: r.key.ID, protocol.KeyLeaseID: r.key.Lease, protocol.KeyJobID: r.jobID,
+		protocol.KeyProvider: orUnset(s.config.Provider), protocol.KeyModel: orUnset(s.config.Model),
+		protocol.KeyRuntimeVersion: s.config.Version,
+		protocol.KeyStartedAt:      r.started.UTC().Format(time.RFC3339), protocol.KeyCompletedAt: now,
+		protocol.KeySummary: summary,
+	}
+	e.Fail(code)
+	return jobs.Outcome{Evidence: e, Failure: code}
+}

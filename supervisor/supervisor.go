@@ -1,0 +1,315 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/controlplane"
+	"github.com/veyra-labs/veyra-sandboxd/internal/redact"
+	"github.com/veyra-labs/veyra-sandboxd/internal/telemetry"
+	"github.com/veyra-labs/veyra-sandboxd/journal"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+)
+
+// Config is what the owner chose.
+type Config struct {
+	Role protocol.Role
+	// Version of this program, Provider and Model as they are shown; Model may
+	// be empty, which a Check should name.
+	Version, Provider, Model string
+	// Heartbeat is the pause between beats; it is kept between the floor of 2 s
+	// and 8 s, so that one lost beat leaves no gap over 10 s.
+	Heartbeat time.Duration
+	// JobsDir is STATE/jobs, SigningLog STATE/signing.log.
+	JobsDir, SigningLog string
+	// OwnerUID may ask over the control socket besides root and ourselves.
+	OwnerUID int
+	// BehindProxy says that TLS ends before the public listener.
+	BehindProxy bool
+	// Roots replaces the system's certificates; nil: the system's.
+	Roots *x509.CertPool
+}
+
+// Parts are what a Supervisor is made of. Listeners may be nil: then that part
+// is not served. Public is wrapped in TLS by the caller where TLS ends here.
+type Parts struct {
+	Pairing   *Pairing
+	Signer    Signer
+	Journal   *journal.Journal
+	Worker    Worker
+	Qualifier Qualifier
+	Checks    []Check
+	Secrets   *redact.Set
+	Metrics   *telemetry.Metrics
+	Log       *slog.Logger
+
+	Public, Admin, Control net.Listener
+}
+
+// Supervisor is the daemon. New wires it, Run runs it once.
+type Supervisor struct {
+	config Config
+	parts  Parts
+	log    *slog.Logger
+
+	heart    *heart
+	watch    *watch
+	settings *settings
+	board    *board
+	clock    *clock
+	leases   *leases
+	outbox   *outbox
+	mail     mailbox[delivery]
+
+	// client belongs to the current binding; the heart replaces it.
+	client  atomic.Pointer[controlplane.Client]
+	running atomic.Pointer[run]
+	noted   atomic.Pointer[string]
+	// lastReceipt is what the last qualification came to.
+	lastReceipt atomic.Pointer[protocol.QualificationReply]
+
+	draining, cancelling, stopping atomic.Bool
+	// idle is closed by the dispatcher when a drain has nothing left to do.
+	idle chan struct{}
+	// scribe carries durable writes off the heart's goroutine.
+	scribe chan func()
+	// hard is the parent of all leases; it ends when Run stops.
+	hard context.Context
+	runs sync.WaitGroup
+}
+
+// New wires a supervisor. It does no I/O; the error names a missing part.
+func New(config Config, parts Parts) (*Supervisor, error) {
+	if parts.Pairing == nil || parts.Signer == nil || parts.Journal == nil || parts.Log == nil ||
+		parts.Secrets == nil || parts.Metrics == nil {
+		return nil, errors.New("a supervisor needs pairing, signer, journal, secrets, metrics and log")
+	}
+	if config.Role == protocol.RoleWorker && (parts.Worker == nil || parts.Qualifier == nil) {
+		return nil, errors.New("a worker needs a worker and a qualifier")
+	}
+	s := &Supervisor{
+		config: config, parts: parts, log: parts.Log, board: &board{}, clock: newClock(parts.Log),
+		leases: newLeases(), mail: newMailbox[delivery](), idle: make(chan struct{}),
+		scribe: make(chan func(), 1), hard: context.Background(),
+	}
+	s.outbox = newOutbox(s)
+	s.watch = newWatch(parts.Checks, nil)
+	s.settings = &settings{role: config.Role, pairing: parts.Pairing, log: parts.Log, client: s.configurer}
+	s.heart = s.newHeart()
+	return s, nil
+}
+
+func (s *Supervisor) configurer() configurer {
+	if c := s.client.Load(); c != nil {
+		return c
+	}
+	return nil
+}
+
+func (s *Supervisor) newHeart() *heart {
+	m := s.parts.Metrics
+	interval := s.config.Heartbeat
+	if interval == 0 {
+		interval = protocol.HeartbeatDefault
+	}
+	return &heart{
+		interval: min(max(interval, protocol.HeartbeatFloor), 8*time.Second),
+		pairing:  s.parts.Pairing, dial: s.dial, compose: s.compose, clock: s.clock, log: s.log,
+		woken:   s.parts.Pairing.watch(),
+		deliver: s.mail.put,
+		later: func(write func()) bool {
+			select {
+			case s.scribe <- write:
+				return true
+			default:
+				return false
+			}
+		},
+		note: heartNotes{
+			beat: m.Beat,
+			gap:  func(d time.Duration) { m.BeatGap.Observe(d.Seconds()) },
+			stored: func(at time.Time) {
+				m.LastBeat.Set(float64(at.UnixMilli()) / 1000)
+			},
+			offset: func(d time.Duration) { m.ClockOffset.Set(d.Seconds()) },
+		},
+	}
+}
+
+// dial makes the client of a new binding.
+func (s *Supervisor) dial(b *binding) beater {
+	s.keepSecret(string(b.Credential))
+	next := controlplane.New(controlplane.Config{
+		Origin: b.Origin, AgentID: b.AgentID, Credential: b.Credential, Version: s.config.Version,
+		Roots: s.config.Roots, Log: s.log,
+		Observe: func(e controlplane.Endpoint, code int, took time.Duration) {
+			s.parts.Metrics.ControlPlane(string(e), code, took)
+		},
+	})
+	if old := s.client.Swap(next); old != nil {
+		old.Close()
+	}
+	return next
+}
+
+// compose makes the body of a beat from snapshots; it waits for nothing.
+func (s *Supervisor) compose(now time.Time) protocol.HeartbeatRequest {
+	ready := s.readiness(now)
+	beat := protocol.HeartbeatRequest{
+		Health: protocol.Healthy, ProviderReady: ready.Provider == "",
+		Provider:       cut(orUnset(s.config.Provider), protocol.MaxProvider),
+		Model:          cut(orUnset(s.config.Model), protocol.MaxModel),
+		RuntimeVersion: cut(s.config.Version, protocol.MaxRuntimeVersion),
+		Message:        oneLine(ready.Sentence, protocol.MaxProgressMessage), JobProgress: s.board.read(),
+	}
+	if b := s.parts.Pairing.current.Load(); b != nil {
+		beat.AgentID = b.AgentID
+	}
+	if !ready.ok() {
+		beat.Health = protocol.Unhealthy
+	}
+	return beat
+}
+
+// Run works until ctx ends or a drain is done. ErrState: what is on disk doesn't
+// fit together, nothing was begun. Run may be called once.
+func (s *Supervisor) Run(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	s.hard = ctx
+	resume, err := s.recover(ctx)
+	if err != nil {
+		return err
+	}
+	var loops sync.WaitGroup
+	failed := make(chan error, 3)
+	for _, loop := range s.loops(resume) {
+		loops.Go(func() { loop(ctx) })
+	}
+	for _, serve := range s.servers() {
+		loops.Go(func() {
+			if err := serve(ctx); err != nil {
+				failed <- err
+			}
+		})
+	}
+	select {
+	case <-ctx.Done():
+	case <-s.idle:
+		s.log.Info("drained: nothing is left to do")
+	case err = <-failed:
+		err = fmt.Errorf("serving a listener: %w", err)
+	}
+	s.stopping.Store(true)
+	stop()
+	loops.Wait()
+	s.runs.Wait()
+	s.outbox.waiting.Wait()
+	if c := s.client.Load(); c != nil {
+		c.Close()
+	}
+	return err
+}
+
+// loops are the goroutines of Run.
+func (s *Supervisor) loops(resume []resumable) []func(context.Context) {
+	dispatcher := newDispatcher(s, resume)
+	woken := s.parts.Pairing.watch()
+	return []func(context.Context){
+		s.heart.run, s.watch.run, dispatcher.run, s.write, s.gauge,
+		func(ctx context.Context) { s.settings.run(ctx, woken) },
+	}
+}
+
+// write makes the heart's durable writes.
+func (s *Supervisor) write(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case write := <-s.scribe:
+			write()
+		}
+	}
+}
+
+// gauge keeps the gauges that nobody else sets.
+func (s *Supervisor) gauge(ctx context.Context) {
+	tick := time.NewTicker(5 * time.Second)
+	defer tick.Stop()
+	for {
+		s.gaugeOnce(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *Supervisor) gaugeOnce(ctx context.Context) {
+	paired := 0.0
+	if s.parts.Pairing.State() == Paired {
+		paired = 1
+	}
+	s.parts.Metrics.Paired.Set(paired)
+	s.parts.Metrics.SetReady(s.shown(time.Now()).Reason)
+	counts, err := s.parts.Journal.Counts(ctx)
+	if err != nil {
+		return
+	}
+	byState := map[string]int{}
+	for state, n := range counts {
+		byState[string(state)] = n
+	}
+	s.parts.Metrics.Records(byState)
+}
+
+// servers are the listeners of Run.
+func (s *Supervisor) servers() []func(context.Context) error {
+	var all []func(context.Context) error
+	if l := s.parts.Public; l != nil {
+		intro := Introduction{
+			Role: s.config.Role, Version: s.config.Version, Provider: s.config.Provider, Model: s.config.Model,
+			Provide: func() (bool, string) { p := s.watch.now(time.Now()).Provider; return p == "", p },
+		}
+		public := NewPublic(s.parts.Pairing, s.parts.Signer, intro, s.config.BehindProxy, s.log)
+		all = append(all, func(ctx context.Context) error {
+			return serveUntil(ctx, PublicServer(public, s.log), limitConnections(l, maxPublicConnections))
+		})
+	}
+	if l := s.parts.Admin; l != nil {
+		admin := NewAdmin(l.Addr().String(), s.parts.Metrics.Handler(), s.notReady)
+		all = append(all, func(ctx context.Context) error {
+			server := &http.Server{Handler: admin, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
+			return serveUntil(ctx, server, limitConnections(l, maxAdminConnections))
+		})
+	}
+	if l := s.parts.Control; l != nil {
+		control := newControl(s, s.config.OwnerUID, s.log)
+		all = append(all, func(ctx context.Context) error { return control.serve(ctx, l) })
+	}
+	return all
+}
+
+// Drain takes no new work; Run returns once what runs is finished and
+// delivered. Beats go on meanwhile. A second call does nothing.
+func (s *Supervisor) Drain() { s.draining.Store(true) }
+
+// Cancel abandons what runs and makes Run return; sealed results stay in the
+// journal for the next start. A second call does nothing.
+func (s *Supervisor) Cancel() {
+	s.draining.Store(true)
+	s.cancelling.Store(true)
+	if r := s.running.Load(); r != nil {
+		r.lease.lose(errCancelled)
+	}
+}
