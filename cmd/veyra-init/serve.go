@@ -19,7 +19,7 @@ const maxSilence = 30 * time.Second
 
 // warmed is how many threads exist from the start: frames in, frames out, the
 // network poller, forker, maker and two that run.
-const warmed = 8
+const warmed = 6
 
 // server is one life of init.
 type server struct {

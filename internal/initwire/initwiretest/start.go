@@ -44,6 +44,9 @@ var build = sync.OnceValues(func() (*os.File, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
+	if err := readSources(); err != nil {
+		return nil, err
+	}
 	binary := filepath.Join(dir, "init")
 	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", binary,
 		"github.com/veyra-labs/veyra-sandboxd/cmd/veyra-init")
@@ -53,6 +56,33 @@ var build = sync.OnceValues(func() (*os.File, error) {
 	}
 	return os.Open(binary) // readable after the directory is gone
 })
+
+// readSources opens what veyra-init is made of: the test cache knows only files
+// that the test itself has opened, not those of the compiler it starts.
+func readSources() error {
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	for root != "/" {
+		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
+			break
+		}
+		root = filepath.Dir(root)
+	}
+	for _, dir := range []string{"cmd/veyra-init", "internal/initwire", "internal/treestream"} {
+		files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+		if err != nil || len(files) == 0 {
+			return fmt.Errorf("looking for the sources of %s below %s: %w", dir, root, err)
+		}
+		for _, file := range files {
+			if _, err := os.ReadFile(file); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
 
 // Init is a running init.
 type Init struct {
