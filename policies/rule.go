@@ -6,13 +6,15 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
 
 // Bounds of what a task may bring along as rules. Matching takes the product of
 // a path's and a pattern's length, so the patterns' lengths are bounded in all.
 const (
-	MaxRules         = 512
-	MaxRuleBytes     = 1024
+	MaxRules         = 4 * protocol.MaxPaths
+	MaxRuleBytes     = protocol.MaxPathBytes
 	MaxWildcardBytes = 8 << 10
 )
 
@@ -140,8 +142,10 @@ func stripAll(text string) string {
 // no directory at all, as most tools read it.
 func ruleForms(cleaned, normal string) []string {
 	forms := []string{normal, strings.TrimPrefix(normal, "**/"), strings.ReplaceAll(normal, "/**/", "/")}
-	if hasWildcard(cleaned) && !strings.Contains(cleaned, "..") {
-		forms = append(forms, cleaned) // a set such as [a/.] is no directory
+	if !strings.Contains(cleaned, "..") {
+		// As the control plane reads it: a set such as [a/.] is no directory, and
+		// white space before a slash stays.
+		forms = append(forms, cleaned)
 	}
 	for _, form := range forms {
 		forms = append(forms, strings.TrimSuffix(form, "/**"))
