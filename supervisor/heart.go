@@ -42,11 +42,14 @@ type delivery struct {
 // must be stored is stored by somebody else.
 type heart struct {
 	interval time.Duration
-	pairing  *Pairing
-	dial     func(*binding) beater
-	compose  func(now time.Time) protocol.HeartbeatRequest
-	woken    <-chan struct{}
-	deliver  func(delivery)
+	// afterClaim and untilFirst are the pauses of a binding that is new.
+	afterClaim, untilFirst time.Duration
+
+	pairing *Pairing
+	dial    func(*binding) beater
+	compose func(now time.Time) protocol.HeartbeatRequest
+	woken   <-chan struct{}
+	deliver func(delivery)
 	// later runs a durable write on another goroutine; false: it is busy, try
 	// with the next beat.
 	later func(func()) bool
@@ -137,9 +140,9 @@ func (h *heart) meet(b *binding) {
 // not make beats denser than the floor.
 func (h *heart) due(b *binding, now time.Time) time.Time {
 	if h.lastStart.IsZero() {
-		first := b.ClaimedAt.Add(afterClaim)
+		first := b.ClaimedAt.Add(h.afterClaim)
 		// A clock that was set back since the claim must not delay us.
-		if first.After(now.Add(afterClaim)) {
+		if first.After(now.Add(h.afterClaim)) {
 			first = now
 		}
 		return first
@@ -239,7 +242,7 @@ func (h *heart) tellOwner(b *binding, start time.Time) {
 // pause is the shortest time from the start of one beat to the next.
 func (h *heart) pause() time.Duration {
 	if !h.heard && h.bound.ConfirmedAt.IsZero() {
-		return untilFirst
+		return h.untilFirst
 	}
 	if h.failures == 0 {
 		return h.interval

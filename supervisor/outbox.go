@@ -179,7 +179,9 @@ func (o *outbox) send(ctx context.Context, e *entry) verdict {
 	if err := o.s.parts.Journal.Answer(ctx, e.lease.key, classSending, 0, time.Now()); err != nil {
 		return verdict{say: "the journal can't be written: " + err.Error()}
 	}
+	o.mu.Lock()
 	e.sends++
+	o.mu.Unlock()
 	v := o.call(ctx, client, e)
 	class := v.class
 	if v.definite {

@@ -121,8 +121,9 @@ func (s *Supervisor) newHeart() *heart {
 		interval = protocol.HeartbeatDefault
 	}
 	return &heart{
-		interval: min(max(interval, protocol.HeartbeatFloor), 8*time.Second),
-		pairing:  s.parts.Pairing, dial: s.dial, compose: s.compose, clock: s.clock, log: s.log,
+		interval:   min(max(interval, protocol.HeartbeatFloor), 8*time.Second),
+		afterClaim: afterClaim, untilFirst: untilFirst,
+		pairing: s.parts.Pairing, dial: s.dial, compose: s.compose, clock: s.clock, log: s.log,
 		woken:   s.parts.Pairing.watch(),
 		deliver: s.mail.put,
 		later: func(write func()) bool {
