@@ -2,14 +2,17 @@ package protocol_test
 
 import (
 	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/canonjson"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
 
@@ -20,6 +23,10 @@ type signedCase struct {
 	FilesHash    string `json:"files_hash"`
 	EvidenceHash string `json:"evidence_hash"`
 	ReportHash   string `json:"report_hash"`
+
+	Files    json.RawMessage `json:"files"`
+	Evidence json.RawMessage `json:"evidence"`
+	Report   json.RawMessage `json:"report"`
 }
 
 type signedCases struct {
@@ -59,6 +66,30 @@ func state(c signedCase) (string, error) {
 		return protocol.VerifierStatement(uuidA, uuidB, c.ReportHash)
 	}
 	return "", errors.New("unknown case")
+}
+
+// TestHashVectors: the hashes in the statements are those of the bodies.
+func TestHashVectors(t *testing.T) {
+	all, _ := readSignatures(t)
+	hashed := 0
+	for _, c := range all.Cases {
+		want := c.FilesHash + c.EvidenceHash + c.ReportHash
+		body := append(append(append([]byte{}, c.Files...), c.Evidence...), c.Report...)
+		if want == "" {
+			continue
+		}
+		hashed++
+		text, err := canonjson.Canonicalise(body)
+		if err != nil {
+			t.Fatalf("%s: %v", c.What, err)
+		}
+		if got := fmt.Sprintf("%x", sha256.Sum256(text)); got != strings.TrimPrefix(want, "0x") {
+			t.Errorf("%s: hash %s, want %s", c.What, got, want)
+		}
+	}
+	if hashed != 3 {
+		t.Errorf("%d bodies", hashed)
+	}
 }
 
 func TestStatementVectors(t *testing.T) {

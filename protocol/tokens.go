@@ -7,7 +7,10 @@ import (
 )
 
 // redacted is what every secret type of this package prints, in every verb and
-// in every log line (attack case D05).
+// in every log line (attack case D05). Two places are out of its reach, because
+// fmt calls no method there: a field that is not exported, and what lies behind
+// a pointer inside a value that is printed with a verb for texts. So nothing
+// that holds a secret is printed whole; internal/redact stands behind that.
 const redacted = "[redacted]"
 
 type (
