@@ -47,6 +47,8 @@ type Config struct {
 	Observe func(endpoint Endpoint, code int, took time.Duration)
 	// Log gets the request id of every answer at debug level; nil: none.
 	Log *slog.Logger
+	// Transport replaces the network, for tests without one; nil: the network.
+	Transport http.RoundTripper
 	// Timeout, when not 0, replaces both total deadlines if it is shorter.
 	Timeout time.Duration
 }

@@ -31,8 +31,12 @@ func newHTTP(config Config, total time.Duration) *http.Client {
 		// would hang on one until its deadline.
 		HTTP2: &http.HTTP2Config{SendPingTimeout: 3 * time.Second, PingTimeout: 2 * time.Second},
 	}
+	var way http.RoundTripper = transport
+	if config.Transport != nil {
+		way = config.Transport
+	}
 	return &http.Client{
-		Transport: transport,
+		Transport: way,
 		Timeout:   total,
 		// The bearer goes to the paired origin and nowhere else (attack case G03).
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -59,6 +59,8 @@ type Supervisor struct {
 	config Config
 	parts  Parts
 	log    *slog.Logger
+	// transport replaces the network in tests; nil: the network.
+	transport http.RoundTripper
 
 	heart    *heart
 	watch    *watch
@@ -150,7 +152,7 @@ func (s *Supervisor) dial(b *binding) beater {
 	s.keepSecret(string(b.Credential))
 	next := controlplane.New(controlplane.Config{
 		Origin: b.Origin, AgentID: b.AgentID, Credential: b.Credential, Version: s.config.Version,
-		Roots: s.config.Roots, Log: s.log,
+		Roots: s.config.Roots, Transport: s.transport, Log: s.log,
 		Observe: func(e controlplane.Endpoint, code int, took time.Duration) {
 			s.parts.Metrics.ControlPlane(string(e), code, took)
 		},
