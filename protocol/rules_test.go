@@ -48,6 +48,45 @@ func TestClassify(t *testing.T) {
 	}
 }
 
+func TestClassNames(t *testing.T) {
+	got := []string{}
+	for c := protocol.ClassTrouble; c <= protocol.ClassMistake; c++ {
+		got = append(got, c.String())
+	}
+	if diff := cmp.Diff([]string{"trouble", "taken", "revoked", "refused", "mistake"}, got); diff != "" {
+		t.Errorf("names (-want +got):\n%s", diff)
+	}
+}
+
+func TestErrorBodyHasTwoShapes(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"detail":"no"}`: "no", `{"error":{"code":"c","message":"m","request_id":"r"}}`: "m", `{}`: "",
+	} {
+		var body protocol.ErrorBody
+		if err := protocol.Decode([]byte(text), &body, 1000); err != nil || body.Text() != want {
+			t.Errorf("%s says %q, %v", text, body.Text(), err)
+		}
+	}
+}
+
+func TestErrorsOfTasksReadWell(t *testing.T) {
+	_, err := protocol.DecodeJobTask(json.RawMessage(`{"policy":{"maximum_execution_minutes":"45"}}`))
+	if want := "task field policy.maximum_execution_minutes: wrong type or out of range"; err == nil || err.Error() != want {
+		t.Errorf("error = %v", err)
+	}
+	_, err = protocol.DecodeJobTask(json.RawMessage(`[1`))
+	if want := "task: not one complete json value"; err == nil || err.Error() != want {
+		t.Errorf("error = %v", err)
+	}
+}
+
+func TestValidCommit(t *testing.T) {
+	sha := strings.Repeat("0a", 20)
+	if !protocol.ValidCommit(sha) || protocol.ValidCommit(sha[1:]) || protocol.ValidCommit(strings.ToUpper(sha)) || protocol.ValidCommit("") {
+		t.Error("object ids are not told apart")
+	}
+}
+
 func TestCapabilitiesOnTheWire(t *testing.T) {
 	tests := map[protocol.Role]string{
 		protocol.RoleWorker: `{"role":"WORKER","coding":true,"verification":false,"testing":true,"git":true,` +

@@ -275,6 +275,9 @@ func TestLockEndsWithItsProcess(t *testing.T) {
 	if !errors.As(err, &held) || held.PID != child.Process.Pid {
 		t.Errorf("error = %v, want held by %d", err, child.Process.Pid)
 	}
+	if want := fmt.Sprintf("held by process %d", child.Process.Pid); !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("error %q does not say %q", err, want)
+	}
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -284,6 +287,50 @@ func TestLockEndsWithItsProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = lock.Unlock()
+}
+
+// TestLockIsNotThroughALink: a link in a shared directory must not make us
+// write our process id somewhere else.
+func TestLockIsNotThroughALink(t *testing.T) {
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "lock")
+	if err := errors.Join(os.WriteFile(target, []byte("kept"), 0o600), os.Symlink(target, link)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := durable.Lock(link); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("error = %v", err)
+	}
+	if got, err := os.ReadFile(target); err != nil || string(got) != "kept" {
+		t.Errorf("target holds %q, %v", got, err)
+	}
+}
+
+// TestLockTravelsWithItsDescriptor: the lock is the file's, so a duplicate keeps
+// it when the first descriptor is closed.
+func TestLockTravelsWithItsDescriptor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	lock, err := durable.Lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied, err := syscall.Dup(int(lock.File().Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Unlock(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := durable.Lock(path); !errors.Is(err, durable.ErrLocked) {
+		t.Errorf("error = %v", err)
+	}
+	if err := syscall.Close(copied); err != nil {
+		t.Fatal(err)
+	}
+	again, err := durable.Lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = again.Unlock()
 }
 
 func TestLockWait(t *testing.T) {

@@ -26,13 +26,13 @@ const secret = "k3y/+? \"<é\n\U0001F642>%&\\-end_of.it"
 
 func newSet(t testing.TB, secrets ...string) *redact.Set {
 	t.Helper()
-	var s redact.Set
+	s := redact.New()
 	for _, secret := range secrets {
 		if err := s.Add(secret); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return &s
+	return s
 }
 
 func pythonJSON() string {

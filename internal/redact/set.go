@@ -35,6 +35,9 @@ type Set struct {
 	secrets map[string]int
 }
 
+// New returns an empty Set.
+func New() *Set { return new(Set) }
+
 // Add makes secret one that is looked for. It returns ErrShort for a value
 // under MinLength, which stays visible: warn the owner once. Adding it twice
 // takes two calls of Remove to undo.
