@@ -62,7 +62,8 @@ func becomeForker() error {
 
 // becomeMaker lends the thread uid and gid 1000 without groups: what it makes
 // belongs to the job, what the job can't see it doesn't see either. The real
-// uid stays 0, so that no job may signal it.
+// uid stays 0, so that no job may signal it; the permitted capabilities stay as
+// well, so that none may renice or pin it (capabilities(7), cap_safe_nice).
 func becomeMaker() error {
 	keep := ^uintptr(0)
 	if err := raw("clearing groups", unix.SYS_SETGROUPS, 0, 0, 0); err != nil {

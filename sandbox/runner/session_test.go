@@ -165,6 +165,7 @@ func TestCommandsGetNothingOfInit(t *testing.T) {
 		{"session", "cut -d' ' -f6 /proc/self/stat | grep -qx $$ && echo own", "own"},
 		{"oom score", "cat /proc/self/oom_score_adj", "1000"},
 		{"input", "cat; readlink /proc/self/fd/0", "/dev/null"},
+		{"init's threads", "for t in /proc/1/task/*; do renice -n 19 -p ${t##*/} >/dev/null 2>&1 && echo reniced; taskset -cp 0 ${t##*/} >/dev/null 2>&1 && echo pinned; kill -STOP ${t##*/} 2>/dev/null && echo stopped; done; echo end", "end"},
 		{"init's files", "cat /proc/1/environ /proc/1/maps 2>/dev/null; ls /proc/1/fd 2>/dev/null; kill -9 1 2>/dev/null; echo end", "end"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
