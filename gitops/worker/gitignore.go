@@ -60,23 +60,30 @@ func (p pattern) match(path string, isDir bool) bool {
 	if p.dirOnly && !isDir {
 		return false
 	}
-	if p.anchored {
-		return wildmatch(p.glob, path)
+	if !p.anchored {
+		return wildmatch(p.glob, path[strings.LastIndexByte(path, '/')+1:])
 	}
-	return wildmatch(p.glob, path[strings.LastIndexByte(path, '/')+1:])
+	// Git compares the plain start first and globs only what is left, so that
+	// "**" behind it counts as the pattern's start.
+	plain := strings.IndexAny(p.glob, `*?[\`)
+	if plain < 0 {
+		return p.glob == path
+	}
+	rest, ok := strings.CutPrefix(path, p.glob[:plain])
+	return ok && wildmatch(p.glob[plain:], rest)
 }
 
 // wildmatch is git's glob: "*" and "?" stop at "/", "**" between slashes does
 // not, "[...]" is a class. It remembers where it failed behind a star, so that
 // its time is bounded whatever the pattern.
 func wildmatch(glob, text string) bool {
-	m := matcher{glob: glob, text: text, failed: map[[2]int]bool{}}
+	m := matcher{glob: glob, text: text}
 	return m.match(0, 0)
 }
 
 type matcher struct {
 	glob, text string
-	failed     map[[2]int]bool
+	failed     []uint64 // a bit for each place behind a star and each of text
 }
 
 func (m *matcher) match(g, t int) bool {
@@ -134,13 +141,17 @@ func (m *matcher) star(g, t int) bool {
 }
 
 func (m *matcher) retry(g, t int) bool {
-	key := [2]int{g, t}
-	if m.failed[key] {
+	if m.failed == nil {
+		m.failed = make([]uint64, (len(m.glob)+1)*(len(m.text)+1)/64+1)
+	}
+	at := g*(len(m.text)+1) + t
+	word, bit := &m.failed[at/64], uint64(1)<<(at%64)
+	if *word&bit != 0 {
 		return false
 	}
 	if m.match(g, t) {
 		return true
 	}
-	m.failed[key] = true
+	*word |= bit
 	return false
 }
