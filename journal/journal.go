@@ -126,7 +126,12 @@ func (j *Journal) reserve() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !j.reserved {
-		j.reserved = durable.ReserveFile(filepath.Join(j.dir, reserveName), reserveBytes) == nil
+		path := filepath.Join(j.dir, reserveName)
+		err := durable.ReserveFile(path, reserveBytes)
+		if err == nil {
+			err = give(path)
+		}
+		j.reserved = err == nil
 	}
 	return j.reserved
 }

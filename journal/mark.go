@@ -52,7 +52,7 @@ func readMark(path string) (int64, error) {
 }
 
 func openMark(path string, writes int64) (*mark, error) {
-	if err := durable.WriteFile(path, markText(writes), 0o600); err != nil {
+	if err := errors.Join(durable.WriteFile(path, markText(writes), 0o600), give(path)); err != nil {
 		return nil, fmt.Errorf("making the journal's mark: %w", err)
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW, 0)

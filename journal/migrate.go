@@ -107,7 +107,7 @@ func backup(db *sql.DB, path string) error {
 	if _, err := db.ExecContext(context.Background(), "VACUUM INTO ?", fresh); err != nil {
 		return fmt.Errorf("copying the journal: %w", full(err))
 	}
-	if err := errors.Join(os.Chmod(fresh, 0o600), syncFile(fresh), os.Rename(fresh, path)); err != nil {
+	if err := errors.Join(os.Chmod(fresh, 0o600), give(fresh), syncFile(fresh), os.Rename(fresh, path)); err != nil {
 		return fmt.Errorf("copying the journal: %w", full(err))
 	}
 	return durable.SyncDir(filepath.Dir(path))

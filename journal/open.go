@@ -232,13 +232,30 @@ func create(dir string, steps migrations) error {
 	if err := errors.Join(steps.apply(db, ""), db.Close()); err != nil {
 		return fmt.Errorf("making the journal: %w", full(err))
 	}
-	if err := syncFile(fresh); err != nil {
+	if err := errors.Join(give(fresh), syncFile(fresh)); err != nil {
 		return fmt.Errorf("making the journal: %w", full(err))
 	}
 	if err := os.Rename(fresh, filepath.Join(dir, fileName)); err != nil {
 		return fmt.Errorf("making the journal: %w", err)
 	}
 	return durable.SyncDir(dir)
+}
+
+// give makes a file that root made belong to the directory's owner: a command
+// that root runs beside no daemon must not lock the daemon's user out.
+func give(path string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	info, err := os.Lstat(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	raw, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nil
+	}
+	return os.Lchown(path, int(raw.Uid), int(raw.Gid))
 }
 
 func syncFile(path string) error {

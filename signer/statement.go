@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
@@ -19,7 +18,8 @@ type Signature string
 // reads as another statement (attack case H06).
 type Statement interface {
 	kind() string
-	// text validates the fields and returns what is signed.
+	// text validates the fields, in the signer's process too, and returns what
+	// is signed.
 	text() (string, error)
 }
 
@@ -66,94 +66,34 @@ func (Qualification) kind() string { return kindQualification }
 func (JobResult) kind() string     { return kindJobResult }
 func (Verifier) kind() string      { return kindVerifier }
 
-// The bounds of a challenge, in bytes (protocol section 3).
-const (
-	minChallenge = 24
-	maxChallenge = 256
-)
-
 // maxCode bounds a return code both ways: a shell's 0 to 255, and Python's
 // negative numbers for signals.
 const maxCode = 255
 
 func (c Connect) text() (string, error) {
-	if err := checkChallenge(c.Challenge); err != nil {
-		return "", err
-	}
-	if _, err := protocol.ParseRuntimeID(string(c.RuntimeID)); err != nil {
-		return "", fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	return fmt.Sprintf("veyra-connect-v1:%s:%s", c.Challenge, c.RuntimeID), nil
+	return refused(protocol.ConnectStatement(c.Challenge, c.RuntimeID))
 }
 
 func (q Qualification) text() (string, error) {
-	if err := checkUUIDs(string(q.ID)); err != nil {
-		return "", err
-	}
-	if err := checkHex("files hash", q.FilesHash); err != nil {
-		return "", err
-	}
 	if q.Code < -maxCode || q.Code > maxCode {
 		return "", fmt.Errorf("return code %d: %w", q.Code, ErrRefused)
 	}
-	return fmt.Sprintf("veyra-qualification-v1:%s:%s:%d", q.ID, q.FilesHash, q.Code), nil
+	return refused(protocol.QualificationStatement(q.ID, q.FilesHash, q.Code))
 }
 
 func (j JobResult) text() (string, error) {
-	if err := checkUUIDs(string(j.Assignment), string(j.Lease)); err != nil {
-		return "", err
-	}
-	if err := checkHash("evidence hash", j.EvidenceHash); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("veyra-job-result-v1:%s:%s:%s", j.Assignment, j.Lease, j.EvidenceHash), nil
+	return refused(protocol.JobResultStatement(j.Assignment, j.Lease, j.EvidenceHash))
 }
 
 func (v Verifier) text() (string, error) {
-	if err := checkUUIDs(string(v.ID), string(v.Lease)); err != nil {
-		return "", err
-	}
-	if err := checkHash("report hash", v.ReportHash); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("veyra-verifier-result-v1:%s:%s:%s", v.ID, v.Lease, v.ReportHash), nil
+	return refused(protocol.VerifierStatement(string(v.ID), v.Lease, v.ReportHash))
 }
 
-func checkChallenge(s string) error {
-	if len(s) < minChallenge || len(s) > maxChallenge {
-		return fmt.Errorf("challenge of %d bytes: %w", len(s), ErrRefused)
+func refused(text string, err error) (string, error) {
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	for i := range len(s) {
-		c := s[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' {
-			return fmt.Errorf("challenge with a wrong byte at %d: %w", i, ErrRefused)
-		}
-	}
-	return nil
-}
-
-func checkUUIDs(ids ...string) error {
-	for _, id := range ids {
-		if _, err := protocol.ParseUUID(id); err != nil {
-			return fmt.Errorf("%w: %w", ErrRefused, err)
-		}
-	}
-	return nil
-}
-
-func checkHash(name, s string) error {
-	digits, found := strings.CutPrefix(s, "0x")
-	if !found {
-		return fmt.Errorf("%s without 0x: %w", name, ErrRefused)
-	}
-	return checkHex(name, digits)
-}
-
-func checkHex(name, s string) error {
-	if len(s) != 64 || strings.Trim(s, "0123456789abcdef") != "" {
-		return fmt.Errorf("%s is not 64 lower-case hex digits: %w", name, ErrRefused)
-	}
-	return nil
+	return text, nil
 }
 
 // parseStatement reads the fields of a statement that is named by its kind. The
