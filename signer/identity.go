@@ -22,13 +22,13 @@ import (
 
 // Names in the state directory. The directory "key" is the signer's alone.
 const (
-	identityDir = "identity"
-	keyDir      = "key"
-	newKeyDir   = "key.new"
-	keyFile     = "key.pem"
-	runtimeFile = "runtime_id"
-	pemType     = "PRIVATE KEY"
-	maxFile     = 4096 // bytes of a key or id file; real ones have about 120
+	identityName = "identity"
+	keyDir       = "key"
+	newKeyDir    = "key.new"
+	keyFile      = "key.pem"
+	runtimeFile  = "runtime_id"
+	pemType      = "PRIVATE KEY"
+	maxFile      = 4096 // bytes of a key or id file; real ones have about 120
 )
 
 // identity is the key pair and its name. Both are made once, together, and
@@ -169,7 +169,7 @@ func openIdentity(parent string, log *ledger, read *logContent) (*identity, erro
 		return nil, fmt.Errorf("no key in %q, yet the signing log holds %d signatures: %w", dir, len(read.records), ErrState)
 	}
 	if absent {
-		return createIdentity(identityDir, log)
+		return createIdentity(parent, log)
 	}
 	id, err := readIdentity(dir)
 	if err != nil {

@@ -24,6 +24,13 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == signer.Subcommand {
 		os.Exit(signer.Main(os.Args[2:]))
 	}
+	if len(os.Args) > 2 && os.Args[1] == supervisorArg {
+		if err := playSupervisor(os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
 }
 

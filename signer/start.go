@@ -51,7 +51,7 @@ func Start(ctx context.Context, exe string, cfg Config) (*Client, error) {
 		return nil, err
 	}
 	defer theirs.Close()
-	command := exec.Command(exe, Subcommand, filepath.Join(cfg.StateDir, identityDir),
+	command := exec.Command(exe, Subcommand, filepath.Join(cfg.StateDir, identityName),
 		strconv.Itoa(cfg.UID), strconv.Itoa(cfg.GID))
 	command.Env = environment
 	command.ExtraFiles = []*os.File{theirs, log} // 3 and 4
@@ -93,7 +93,7 @@ func socketPair() (ours *net.UnixConn, theirs *os.File, err error) {
 // log only while there is no identity: a lost log is not replaced.
 func openLog(cfg Config) (*os.File, error) {
 	path := filepath.Join(cfg.StateDir, LogName)
-	absent, err := neverMade(filepath.Join(cfg.StateDir, identityDir, keyDir))
+	absent, err := neverMade(filepath.Join(cfg.StateDir, identityName, keyDir))
 	if err != nil {
 		return nil, err
 	}
