@@ -93,12 +93,16 @@ type caller struct {
 }
 
 func (p *Plane) newCaller(base string) caller {
+	var way http.RoundTripper = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.opts.Roots}}
+	if p.opts.Transport != nil {
+		way = p.opts.Transport
+	}
 	return caller{base, &http.Client{
 		Timeout: 20 * time.Second,
 		CheckRedirect: func(*http.Request, []*http.Request) error {
 			return http.ErrUseLastResponse
 		},
-		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.opts.Roots}},
+		Transport: way,
 	}}
 }
 

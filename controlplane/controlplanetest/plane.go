@@ -45,6 +45,9 @@ type Options struct {
 	Now func() time.Time
 	// BeforeStore is called between a claim's answer and its being stored.
 	BeforeStore func()
+	// Transport carries the calls of a pairing, for tests without a network;
+	// nil: the network.
+	Transport http.RoundTripper
 	// Roots check runtimes that are not on loopback; nil: the system's.
 	Roots *x509.CertPool
 	// Log gets one line a request; nil: none.
