@@ -182,6 +182,20 @@ func TestNumbersAreClamped(t *testing.T) {
 	}
 }
 
+// TestLeaseOfAnAbsurdYear covers attack case G07: not even a failure is sent for
+// a lease that can't be believed.
+func TestLeaseOfAnAbsurdYear(t *testing.T) {
+	for _, ends := range []string{"9999-12-31T23:59:59Z", "1970-01-01T00:00:00Z", "2026-03-01T12:32:00", "2026-02-30T12:00:00Z"} {
+		task, err := protocol.DecodeJobTask(encode(t, with(jobObject(), "lease_expires_at", ends)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := task.Lease(); err == nil {
+			t.Errorf("%s was taken", ends)
+		}
+	}
+}
+
 // TestExpiredLeaseIsNoBrokenTask: its name is LEASE_TOO_SHORT, after the clocks
 // have been compared.
 func TestExpiredLeaseIsNoBrokenTask(t *testing.T) {

@@ -162,7 +162,7 @@ func TestLockHasOneHolder(t *testing.T) {
 	var takers sync.WaitGroup
 	for range 8 {
 		takers.Go(func() {
-			for range 50 {
+			for range 300 {
 				l, err := durable.Lock(path)
 				if errors.Is(err, durable.ErrLocked) {
 					continue
@@ -173,6 +173,10 @@ func TestLockHasOneHolder(t *testing.T) {
 				}
 				select {
 				case inside <- struct{}{}:
+					// Opening and closing files gives others their turn.
+					for range 20 {
+						_, _ = os.ReadDir(filepath.Dir(path))
+					}
 					<-inside
 				default:
 					t.Error("two holders")
@@ -184,4 +188,30 @@ func TestLockHasOneHolder(t *testing.T) {
 		})
 	}
 	takers.Wait()
+}
+
+// TestRemoveLeavesASuccessorsFile: whoever lost the name must not unlink the
+// file of the next holder.
+func TestRemoveLeavesASuccessorsFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	first, err := durable.Lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	second, err := durable.Lock(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := durable.Lock(path); !errors.Is(err, durable.ErrLocked) {
+		t.Errorf("the second lock is lost: %v", err)
+	}
+	if err := second.Remove(); err != nil {
+		t.Fatal(err)
+	}
 }
