@@ -127,10 +127,10 @@ func (c *command) sample() {
 	if unix.Statfs(diskPath, &fs) != nil {
 		return
 	}
-	if fs.Bavail*uint64(fs.Bsize) < lowBytes {
+	// A file system without a limit says 0 of 0.
+	if fs.Blocks > 0 && fs.Bavail*uint64(fs.Bsize) < lowBytes {
 		c.flags |= initwire.LowDisk
 	}
-	// A file system that makes files without counting them says 0 of 0.
 	if fs.Files > 0 && fs.Ffree < lowFiles {
 		c.flags |= initwire.LowInodes
 	}
@@ -227,7 +227,7 @@ func executable(candidate string, st *unix.Stat_t) bool {
 // pump sends what one pipe holds until its writers are gone or the deadline
 // that run sets has passed.
 func (c *command) pump(kind initwire.Type, file *os.File) {
-	buf := make([]byte, initwire.MaxPayload)
+	buf := c.s.bufs[kind]
 	for {
 		n, err := file.Read(buf)
 		if n > 0 && c.s.out.Write(kind, c.number, buf[:n]) != nil {

@@ -33,6 +33,9 @@ type server struct {
 	parts    []byte
 	last     uint32 // number of the last command
 
+	// bufs hold output on its way, one for each stream of the one command.
+	bufs map[initwire.Type][]byte
+
 	mu      sync.Mutex // guards current
 	current *command   // nil while none runs
 }
@@ -54,6 +57,9 @@ func serve(in io.Reader, out io.Writer) error {
 	s.watchdog = time.AfterFunc(s.silence, func() { lastWords(errors.New("no frame came in time")) })
 	for frames := initwire.NewReader(in); ; {
 		f, err := frames.Next()
+		if errors.Is(err, io.EOF) {
+			return nil // closed on purpose, or its holder is dead
+		}
 		if err != nil {
 			return fmt.Errorf("reading frame: %w", err)
 		}
@@ -86,7 +92,10 @@ func newServer(out io.Writer) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &server{out: initwire.NewWriter(out), procs: procs, maker: maker, silence: maxSilence}, nil
+	bufs := map[initwire.Type][]byte{
+		initwire.Stdout: make([]byte, initwire.MaxPayload), initwire.Stderr: make([]byte, initwire.MaxPayload),
+	}
+	return &server{out: initwire.NewWriter(out), procs: procs, maker: maker, bufs: bufs, silence: maxSilence}, nil
 }
 
 // closeOnExecAll is for kernels whose close_range knows no flag (before 5.11)
