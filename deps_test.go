@@ -57,7 +57,7 @@ var foreign = map[string]string{
 	"modernc.org/sqlite":                         "journal",
 	"github.com/spf13/cobra":                     "cmd/veyra-sandboxd cmd/veyra-devplane",
 	"github.com/prometheus/client_golang":        "internal/telemetry supervisor",
-	"github.com/elastic/go-seccomp-bpf":          "internal/confine",
+	"github.com/elastic/go-seccomp-bpf":          "internal/confine images",
 	"github.com/landlock-lsm/go-landlock":        "internal/confine images",
 	"github.com/cenkalti/backoff":                "controlplane provider/openai supervisor",
 	"golang.org/x/time":                          "supervisor",

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+)
+
+// scaledPolicy loads a policy and scales it down to what this host can give
+// one sandbox, with disks in dir. Half of what is free above the floor goes to
+// one sandbox, since a job books two.
+func scaledPolicy(name, dir string, floor int64) (policies.Policy, error) {
+	policy, err := policies.Load(name)
+	if err != nil {
+		return policy, fmt.Errorf("%w: %w", errSettings, err)
+	}
+	capacity, err := hostCapacity(dir, floor)
+	if err != nil {
+		return policy, err
+	}
+	scaled, err := policy.Scaled(capacity)
+	if err != nil {
+		return policy, withCode(exitHost, "this host is too small for the policy %s: %w", name, err)
+	}
+	return scaled, nil
+}
+
+func hostCapacity(dir string, floor int64) (policies.Capacity, error) {
+	memory, err := memoryBytes("MemTotal")
+	if err != nil {
+		return policies.Capacity{}, err
+	}
+	free, err := freeBytes(dir)
+	if err != nil {
+		return policies.Capacity{}, err
+	}
+	return policies.Capacity{CPUs: runtime.NumCPU(), MemoryBytes: memory, DiskBytes: max(0, free-floor) / 2}, nil
+}
+
+// memoryBytes reads a line of /proc/meminfo.
+func memoryBytes(field string) (int64, error) {
+	file, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0, fmt.Errorf("reading the host's memory: %w", err)
+	}
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		words := strings.Fields(lines.Text())
+		if len(words) == 3 && words[0] == field+":" {
+			n, err := strconv.ParseInt(words[1], 10, 64)
+			return n << 10, err
+		}
+	}
+	return 0, fmt.Errorf("reading the host's memory: no line %s", field)
+}
+
+// freeBytes is what an ordinary user may still write below dir.
+func freeBytes(dir string) (int64, error) {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(dir, &stat); err != nil {
+		return 0, fmt.Errorf("reading the free space of %s: %w", dir, err)
+	}
+	return int64(stat.Bavail) * stat.Bsize, nil
+}

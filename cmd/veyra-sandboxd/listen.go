@@ -1,0 +1,132 @@
+package main
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
+	"github.com/veyra-labs/veyra-sandboxd/supervisor"
+)
+
+// listen opens all listeners, and systemd's socket, while that is allowed:
+// afterwards the seccomp filter knows no unix sockets.
+func (h *host) listen() (err error) {
+	if h.public, err = listenPublic(h.settings); err != nil {
+		return err
+	}
+	if h.admin, err = listenTCP(h.settings.Admin.Listen, "admin.listen (VEYRA_ADMIN_ADDR)"); err != nil {
+		return err
+	}
+	if h.control, err = listenControl(controlPath(h.instance)); err != nil {
+		return err
+	}
+	if path := os.Getenv("NOTIFY_SOCKET"); path != "" {
+		_ = os.Unsetenv("NOTIFY_SOCKET")
+		h.systemd, _ = net.Dial("unixgram", path)
+	}
+	return nil
+}
+
+func listenTCP(address, setting string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("the address %s is taken: another instance may hold it; choose another with %s", address, setting)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s (setting %s): %w", address, setting, err)
+	}
+	return l, nil
+}
+
+func listenPublic(s *Settings) (net.Listener, error) {
+	mode := s.Public.TLS.Mode
+	if host, _, err := net.SplitHostPort(s.Public.Listen); mode == "off" && (err != nil || !isLoopback(host)) {
+		return nil, fmt.Errorf("%w: public.tls.mode off is for loopback, but public.listen is %s", errSettings, s.Public.Listen)
+	}
+	var config *tls.Config
+	if mode == "files" {
+		pair, err := tls.LoadX509KeyPair(s.Public.TLS.Cert, s.Public.TLS.Key)
+		if err != nil {
+			return nil, fmt.Errorf("%w: public.tls: %w", errSettings, err)
+		}
+		config = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+	}
+	l, err := listenTCP(s.Public.Listen, "public.listen (RUNTIME_BIND_HOST, RUNTIME_PORT)")
+	if err != nil || config == nil {
+		return l, err
+	}
+	return tls.NewListener(l, config), nil
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// controlPath is where operators' commands find the daemon of an instance.
+func controlPath(instance string) string {
+	return filepath.Join(runner.RunDir, instance, "control.sock")
+}
+
+// listenControl replaces a socket that a crash left; the state's lock says that
+// nobody listens there.
+func listenControl(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("making the control socket: %w", err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("making the control socket: %w", err)
+	}
+	old := syscall.Umask(0o177)
+	defer syscall.Umask(old)
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("making the control socket: %w", err)
+	}
+	return l, nil
+}
+
+// checks are the reasons why no work is taken, besides those that the
+// supervisor knows by itself.
+func checks(s *Settings, h *host, m *model) []supervisor.Check {
+	return []supervisor.Check{
+		{Reason: "provider", Say: m.say},
+		{Reason: "image", Say: h.sayImage},
+		{Reason: "runner", Say: func() string { return gone(h.runner.Done(), "The runner process is gone: restart the daemon.") }},
+		{Reason: "signer", Say: func() string { return gone(h.signer.Done(), "The signer process is gone: restart the daemon.") }},
+		{Reason: "disk", Say: func() string { return sayDisk(".", int64(s.Keep.DiskFloor)) }},
+	}
+}
+
+func gone(done <-chan struct{}, sentence string) string {
+	select {
+	case <-done:
+		return sentence
+	default:
+		return ""
+	}
+}
+
+func (h *host) sayImage() string {
+	if len(h.images) == 0 {
+		return "No toolchain image is there: run `veyra-sandboxd image build python`, then restart the daemon."
+	}
+	return ""
+}
+
+func sayDisk(dir string, floor int64) string {
+	free, err := freeBytes(dir)
+	if err != nil || free >= floor {
+		return ""
+	}
+	return fmt.Sprintf("The disk is under the floor: %d MiB are free, keep.disk_floor wants %d MiB.", free>>20, floor>>20)
+}
+
+// roleOf is the role as the wire says it.
+func (s *Settings) roleOf() protocol.Role { return protocol.Role(s.Role) }
