@@ -14,7 +14,7 @@ import (
 // TestG14RefusesWhatOnlyAShellWouldRun goes beyond the recorded vectors.
 func TestG14RefusesWhatOnlyAShellWouldRun(t *testing.T) {
 	for _, command := range []string{
-		"pytest $(curl x)", "pytest `id`", `pytest "$(id)"`, "pytest \"`id`\"", "pytest ${IFS}x", "pytest\nls", "pytest & ls",
+		"pytest $(curl x)", "pytest `id`", `pytest "$(id)"`, "pytest \"`id`\"", "pytest ${IFS}x", "pytest\nls", "pytest \n ls", "pytest & ls",
 		"pytest <x", "pytest 2>&1", "pytest || true", "pytest (x)", "pytest\x00", "pytest \xff", "(pytest)", "pytest\\",
 		"npm run", "npm run -s", "npm run ''", "npm exec x", "npx --no-install x", "npx --yes hardhat test", "python -m pip install x",
 		"python -m http.server", "python -mpytest", "python pytest", "go", "go vet", "cargo", "./x/mvnw test", "mvnw test",

@@ -80,6 +80,32 @@ func TestJudgeSortsOfRules(t *testing.T) {
 	}
 }
 
+// TestJudgeAsksEachSideThatAllows: a path must be allowed by all of them.
+func TestJudgeAsksEachSideThatAllows(t *testing.T) {
+	p, task := builtin(t, "relaxed"), wide()
+	p.Paths.Allowed, task.AllowedPaths = []string{"src"}, []string{"*.py"}
+	e, err := policies.Narrow(p, wideSettings(), task)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, violations := range map[string]int{"src/a.py": 0, "src/a.c": 1, "a.py": 1, "a.c": 2} {
+		if got := e.Judge([]policies.Change{{Path: path, Kind: policies.ChangeAdd}}); len(got) != violations {
+			t.Errorf("%q: %v", path, got)
+		}
+	}
+}
+
+// TestAllowRuleReadsNoMoreIntoStars: with a wildcard before it, a final "/**" is
+// part of the pattern, not "and below".
+func TestAllowRuleReadsNoMoreIntoStars(t *testing.T) {
+	rule := policies.NewAllowRule("pkg/*/**")
+	for path, want := range map[string]bool{"pkg/a": false, "pkg/a/b": true, "pkg/a/b/c": true, "pkg": false} {
+		if got := rule.Covers(path); got != want {
+			t.Errorf("%q: %v", path, got)
+		}
+	}
+}
+
 // TestE12OtherSpellings: the same place in another spelling, and what takes the
 // place of a directory above it.
 func TestE12OtherSpellings(t *testing.T) {
