@@ -139,10 +139,15 @@ func unpackConfined(asked request) error {
 	return nil
 }
 
+var errCgo = errors.New("layers are parsed only by a build without cgo (CGO_ENABLED=0)")
+
 // confineTo leaves reading below layout and writing files, directories and links
 // below target; no network (the parent gave it an empty namespace, and there is
 // no socket call), no other program, no device.
 func confineTo(layout, target string) error {
+	if cgoBuild {
+		return errCgo
+	}
 	abi := confine.LandlockABI()
 	if abi == 0 {
 		return ErrConfinement

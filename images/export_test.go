@@ -96,3 +96,6 @@ func KeptCapabilities() (mask uint64) {
 	}
 	return mask
 }
+
+// CgoBuild says that nothing can be unpacked by this test binary.
+const CgoBuild = cgoBuild
