@@ -185,7 +185,7 @@ func (r *execution) write(w io.Writer, p []byte) {
 
 // feed copies input inside the window that init grants.
 func (r *execution) feed(stdin io.Reader) {
-	buf := make([]byte, 32<<10)
+	buf := make([]byte, initwire.MaxPayload)
 	for {
 		room := r.input.take(len(buf))
 		if room == 0 {

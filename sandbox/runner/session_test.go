@@ -234,6 +234,33 @@ func TestB17LeftoverDoesNotHoldTheCommand(t *testing.T) {
 	}
 }
 
+func TestAloneEndsEveryKindOfLeftover(t *testing.T) {
+	in := start(t, initwiretest.Options{})
+	if exit, _ := in.sh(t, "command -v perl"); exit.Code != 0 {
+		t.Skip("not applicable: needs perl")
+	}
+	for name, left := range map[string]string{
+		// prctl(PR_SET_CHILD_SUBREAPER): orphans go to it and not to init.
+		"subreaper": `perl -e 'syscall(157,36,1,0,0,0); for(1..5){ if(!fork){ if(!fork){sleep 1000} exit } } print "up\n"; close STDOUT; sleep 1000'`,
+		// PTRACE_TRACEME, then a stop that only the tracer can end.
+		"traced":                            `perl -e 'if(!fork){ syscall(101,0,0,0,0); kill "STOP",$$; sleep 1000 } wait; print "up\n"; close STDOUT; sleep 1000'`,
+		"fork loop":                         `sh -c 'echo up; exec >/dev/null; while :; do (true; sleep 0.01 &) ; done'`,
+		"chain":                             `perl -e 'print "up\n"; close STDOUT; while(1){ exit if fork; }'`,
+		"vfork":                             `perl -e 'print "up\n"; close STDOUT; system("sleep 1000")'`,
+		"orphan that makes init its tracer": `perl -e 'exit if fork; sleep 1 while getppid() != 1; syscall(101,0,0,0,0); print "up\n"; close STDOUT; kill "USR1",$$; sleep 1000'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			// The mark tells that it has got where it wants to be.
+			in.sh(t, "mkfifo /tmp/mark; setsid "+left+" > /tmp/mark & head -n1 /tmp/mark; rm /tmp/mark")
+			exit, out := in.run(t, sandbox.Command{Alone: true, Timeout: 30 * time.Second, Argv: []string{"sh", "-c", "cd /proc && echo [0-9]*; echo $$"}})
+			lines := strings.Split(out, "\n")
+			if exit.Code != 0 || len(lines) < 2 || lines[0] != "1 "+lines[1] {
+				t.Errorf("exit %+v, processes %q", exit, out)
+			}
+		})
+	}
+}
+
 func TestI15LeftoverCannotWriteToTheNextCommand(t *testing.T) {
 	in := start(t, initwiretest.Options{})
 	in.sh(t, "setsid sh -c 'while :; do echo FORGED; echo FORGED > /proc/$PPID/fd/1; done' 2>/dev/null & exit 0")
