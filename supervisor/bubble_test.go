@@ -117,6 +117,10 @@ func (l *lab) pair() string {
 	l.t.Helper()
 	id := l.introduce("")
 	l.wait("the agent is active", func(v controlplanetest.View) bool { return v.Agents[0].Status == "ACTIVE" })
+	l.pass(1100 * time.Millisecond)
+	if s := l.sup.Status(); s.Pairing != supervisor.Paired {
+		l.t.Fatalf("not paired: %+v", s)
+	}
 	return id
 }
 

@@ -239,9 +239,12 @@ func (h *heart) tellOwner(b *binding, start time.Time) {
 	h.log.Warn("claimed a minute ago and no beat was taken yet: the answer to the claim may have been lost; make a new link and connect again")
 }
 
+// waiting tells whether the binding is new and no beat of it was answered 200.
+func (h *heart) waiting() bool { return !h.heard && h.bound.ConfirmedAt.IsZero() }
+
 // pause is the shortest time from the start of one beat to the next.
 func (h *heart) pause() time.Duration {
-	if !h.heard && h.bound.ConfirmedAt.IsZero() {
+	if h.waiting() {
 		return h.untilFirst
 	}
 	if h.failures == 0 {
@@ -254,7 +257,7 @@ func (h *heart) pause() time.Duration {
 // HeartbeatGap after the start of the last one.
 func (h *heart) next(start time.Time, retryAfter time.Duration) time.Time {
 	wait := h.pause()
-	if h.failures > 0 {
+	if h.failures > 0 && !h.waiting() {
 		wait = min(max(wait, retryAfter), protocol.HeartbeatGap)
 		wait -= rand.N(wait/4 + 1)
 	}

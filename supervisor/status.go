@@ -184,6 +184,9 @@ func (s *Supervisor) why(st Status, now time.Time) string {
 		if b := s.parts.Pairing.current.Load(); b != nil && now.Sub(b.ClaimedAt) > sayAfter {
 			return "Claimed, but no beat was taken yet: the answer to the claim may have been lost; make a new link and connect again."
 		}
+		if r := s.readiness(now); !r.ok() {
+			return "Claimed, but UNHEALTHY, and the control plane may take a HEALTHY beat only: " + r.Sentence
+		}
 		return "Claimed: waiting for the first beat to be taken."
 	}
 	switch r := s.readiness(now); {

@@ -189,7 +189,10 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	defer stop()
 	s.hard = ctx
 	resume, err := s.recover(ctx)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return nil // stopped before it began; nothing was changed
+	case err != nil:
 		return err
 	}
 	var loops sync.WaitGroup
