@@ -66,7 +66,7 @@ func (c *command) run() initwire.Exit {
 	}
 	defer p.close()
 	done, err := c.fork(p)
-	p.closeTheirs()
+	p.closeTheirs() // else the pipes would never end
 	if err != nil {
 		return c.refuse(statusOf(err), err)
 	}
@@ -77,6 +77,8 @@ func (c *command) run() initwire.Exit {
 	var feeding sync.WaitGroup
 	feeding.Go(func() { c.input.feed(p.input, c.s.out, c.number) })
 	status := c.wait(done)
+	// The command is its main process: what it left behind may hold its pipes
+	// (case B17), but not the report.
 	c.input.stop()
 	if p.input != nil {
 		_ = p.input.Close() // wakes feed
@@ -100,6 +102,7 @@ func (c *command) wait(done <-chan unix.WaitStatus) unix.WaitStatus {
 		case status := <-done:
 			return status
 		case <-c.cancelled:
+			// Everything, not the one process: what it started must not live on.
 			c.flags |= initwire.Cancelled
 			c.s.procs.killAll()
 			return <-done

@@ -116,6 +116,8 @@ func writeFile(p string, in io.Reader) error {
 		return err
 	}
 	defer unix.Close(dir)
+	// Created anew instead of written over: another name of the same file
+	// keeps its content, and a lower layer's file is not copied up first.
 	perm, err := oldMode(dir, name)
 	if err != nil {
 		return fmt.Errorf("writing %q: %w", p, err)

@@ -53,6 +53,8 @@ func (p *pipes) open(flags uint32) (err error) {
 
 func (p *pipes) openInput(flags uint32) error {
 	if flags&initwire.NoStdin != 0 {
+		// An image's /dev is the runtime's and has it; if not, an input that
+		// ends at once does as well.
 		if fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
 			p.theirs[0] = uintptr(fd)
 			return nil
@@ -89,6 +91,7 @@ func (p *pipes) closeTheirs() {
 	}
 	p.shut = true
 	for i, fd := range p.theirs {
+		// Merged streams share one descriptor, to be closed once.
 		if fd != ^uintptr(0) && (i < 2 || fd != p.theirs[1]) {
 			_ = unix.Close(int(fd))
 		}
@@ -193,9 +196,13 @@ func (in *input) feed(file *os.File, out *initwire.Writer, number uint32) {
 		return
 	}
 	defer file.Close()
+	// Room is granted only for what the command has taken, so that the sender
+	// is as slow as the command.
 	for p := in.next(); p != nil; p = in.next() {
 		_, err := file.Write(p)
 		if err != nil {
+			// Either the command closed its input or run stopped us; only the
+			// first is news to the other side.
 			if !in.stopped() {
 				in.stop()
 				_ = out.Write(initwire.StdinClosed, number, nil)

@@ -54,6 +54,8 @@ func serve(in io.Reader, out io.Writer) error {
 	if err := s.out.Write(initwire.HelloFrame, 0, hello.Encode()); err != nil {
 		return fmt.Errorf("writing first frame: %w", err)
 	}
+	// A timer of its own, since the reader below waits in the kernel. A stopped
+	// supervisor is silent, too: nothing runs on that nobody watches.
 	s.watchdog = time.AfterFunc(s.silence, func() { lastWords(errors.New("no frame came in time")) })
 	for frames := initwire.NewReader(in); ; {
 		f, err := frames.Next()
@@ -81,7 +83,7 @@ func newServer(out io.Writer) (*server, error) {
 			return nil, err
 		}
 	}
-	unix.Umask(0o022)
+	unix.Umask(0o022)                                 // the runtime's may be anything; what jobs build must not depend on it
 	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), 2)) // init forwards bytes; each thread counts against pids
 	warmThreads(warmed)
 	maker, err := newThread(becomeMaker)
@@ -141,6 +143,7 @@ func (s *server) take(f initwire.Frame) error {
 		if len(s.parts)+len(f.Payload) > initwire.MaxCommand {
 			return fmt.Errorf("command is too long: %w", initwire.ErrFrame)
 		}
+		// A long command line comes in pieces; MaxCommand bounds what is held.
 		s.parts = append(s.parts, f.Payload...)
 		if f.Type == initwire.Part {
 			return nil
@@ -180,12 +183,14 @@ func (s *server) start(number uint32) error {
 	if s.current != nil || number <= s.last {
 		return fmt.Errorf("command %d is out of turn: %w", number, initwire.ErrFrame)
 	}
+	// Numbers only grow: a late frame for an old command is told from one for
+	// a command that never was.
 	c := newCommand(s, number, spec)
 	s.current, s.last = c, number
 	go func() {
 		exit := c.run()
 		s.mu.Lock()
-		s.current = nil
+		s.current = nil // before the last frame: the next Start may follow at once
 		s.mu.Unlock()
 		_ = s.out.Write(initwire.Exited, number, exit.Encode())
 	}()

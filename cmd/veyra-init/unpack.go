@@ -70,6 +70,8 @@ func (u *unpacker) enter(dir string, step func(int, string) (int, error)) (int, 
 	if dir != "." {
 		want = strings.Split(dir, "/")
 	}
+	// What the last entry had in common with this one stays open: a stream in
+	// order opens each directory once.
 	same := 0
 	for same < len(want) && same < len(u.names) && want[same] == u.names[same] {
 		same++
@@ -87,6 +89,7 @@ func (u *unpacker) enter(dir string, step func(int, string) (int, error)) (int, 
 
 // place applies one entry.
 func (u *unpacker) place(e treestream.Entry) error {
+	// Devices and FIFOs are never made; links only for the owner's own trees.
 	if e.Kind == treestream.Special || e.Kind == treestream.Symlink && !u.tree.Links() {
 		return fmt.Errorf("entry %q of kind %d: %w", e.Path, e.Kind, errNotRegular)
 	}
@@ -162,6 +165,7 @@ func directory(dir int, name string, empty bool) error {
 	fd, err := stepDir(dir, name)
 	switch {
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		// A file or a link became a directory.
 		if err := unix.Unlinkat(dir, name, 0); err != nil {
 			return err
 		}
@@ -171,7 +175,7 @@ func directory(dir int, name string, empty bool) error {
 	case err != nil:
 		return err
 	}
-	_ = unix.Close(fd)
+	_ = unix.Close(fd) // O_PATH can't list it
 	if !empty {
 		return nil
 	}

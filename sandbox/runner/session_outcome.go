@@ -51,11 +51,13 @@ func (s *Session) reached(ctx context.Context) ([]sandbox.Limit, sandbox.Counter
 
 // finished turns init's report into the contract's words.
 func (r *execution) finished(ctx context.Context, e initwire.Exit) (sandbox.Exit, error) {
+	took := time.Since(r.started) // without the question to the runner
 	limits, now, err := r.s.reached(ctx)
 	if err != nil {
 		return sandbox.Exit{}, err
 	}
 	exit := r.exit(now)
+	exit.Duration = took
 	status := syscall.WaitStatus(e.Status)
 	exit.Code = status.ExitStatus()
 	if status.Signaled() {
