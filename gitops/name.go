@@ -32,6 +32,21 @@ func CheckPath(path string) error {
 	return nil
 }
 
+// CheckPlain is what CheckPath asks of any path that may be named at all: no
+// empty part, ".", ".." or NUL, and a path that Linux takes. What a job left in
+// ignored directories may hold a ".git" and be deeper than any tree of ours.
+func CheckPlain(path string) error {
+	if len(path) > maxPath || strings.ContainsRune(path, 0) {
+		return fmt.Errorf("checking path %.80q: %d bytes or NUL", path, len(path))
+	}
+	for part := range strings.SplitSeq(path, "/") {
+		if part == "" || part == "." || part == ".." || len(part) > maxName {
+			return fmt.Errorf("checking path %.80q: part %.80q", path, part)
+		}
+	}
+	return nil
+}
+
 // CheckName is CheckPath for one part of a path.
 func CheckName(name string) error {
 	switch {

@@ -163,7 +163,7 @@ func ReadIgnoreRequest(r io.Reader) (paths []string, err error) {
 			return misplaced(kind)
 		}
 		paths = append(paths, string(payload))
-		return CheckPath(string(payload))
+		return CheckPlain(string(payload))
 	})
 	return paths, err
 }

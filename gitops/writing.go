@@ -59,10 +59,15 @@ func WriteHashRequest(w io.Writer, r HashRequest) error {
 	return s.result("writing hash request")
 }
 
-// WriteIgnoreRequest writes the standard input of the mode ignore.
+// WriteIgnoreRequest writes the standard input of the mode ignore. It refuses
+// (KindChange) paths that CheckPlain refuses; any other may be asked, also one
+// that no commit could hold.
 func WriteIgnoreRequest(w io.Writer, paths []string) error {
 	s := sender{w: w}
 	for _, p := range paths {
+		if err := CheckPlain(p); err != nil {
+			return &Error{Kind: KindChange, Op: "writing ignore request", Err: err}
+		}
 		s.send(framePath, []byte(p))
 	}
 	s.send(frameEnd, nil)

@@ -214,8 +214,14 @@ func (t *editing) write(name string, g group) error {
 	if g.own == nil || g.own.Kind != gitops.ChangeWrite {
 		return nil
 	}
-	if e, ok := t.entries[name]; ok && (e.isTree() || e.mode.IsGitlink()) {
+	old, existed := t.entries[name]
+	if existed && (old.isTree() || old.mode.IsGitlink()) {
 		return badChange("path %q is a directory", g.own.Path)
+	}
+	if existed && old.mode.IsFile() {
+		if err := t.build.pointerStays(old.id, g.own.Path); err != nil {
+			return err
+		}
 	}
 	id, err := t.build.blob(g.own.Path)
 	if err != nil {

@@ -99,6 +99,19 @@ func TestLinkedIgnoreFileDoesNotCount(t *testing.T) {
 	}
 }
 
+// What a job leaves in ignored directories may be asked for, though no commit
+// could hold it.
+func TestPathsThatNoCommitHoldsCanBeIgnored(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, ".gitignore"), []byte("/venv/\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	paths := []string{"venv/src/.git/config", "venv/" + strings.Repeat("d/", 100) + "f", "src/.git/config"}
+	if diff := cmp.Diff(paths[:2], ignored(t, dir, paths)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // A pattern that makes a naive matcher try every split ends at once.
 func TestPatternOfManyStarsEnds(t *testing.T) {
 	dir := t.TempDir()

@@ -212,6 +212,47 @@ func TestChangesThatAreNone(t *testing.T) {
 	}
 }
 
+// Attack case F11: a pointer to a large file stays one.
+func TestPointerIsReplacedByAPointerOnly(t *testing.T) {
+	const pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:"
+	c := newCLI(t)
+	parent := c.commit(t, tree{"big": {pointer + "1\n", gitops.ModeFile}}, nil, "", "base\n", 1)
+	pack := c.pack(t, parent)
+	changes := []gitops.Change{{Path: "big", Kind: gitops.ChangeWrite}}
+	for text, kind := range map[string]gitops.Kind{pointer + "2\n": 0, "real bytes": gitops.KindChange, "": gitops.KindChange} {
+		p := places(t)
+		index(t, pack, p, parent)
+		apply(t, p.Workspace, tree{"big": {text: text}}, changes)
+		var in, out bytes.Buffer
+		req := gitops.CommitRequest{Parent: gitops.ObjectID(parent), Date: time.Unix(1, 0), Message: "m\n", Changes: changes}
+		if err := gitops.WriteCommitRequest(&in, req); err != nil {
+			t.Fatal(err)
+		}
+		err := worker.Commit(&in, gitops.NewReplyWriter(&out), p, gitops.DefaultLimits())
+		if gitops.KindOf(err) != kind {
+			t.Errorf("%.20q: error = %v", text, err)
+		}
+	}
+}
+
+// A server's packs hold deltas, by distance or by id.
+func TestDeltasOfARealPackAreResolved(t *testing.T) {
+	c := newCLI(t)
+	base := tree{}
+	for i := range 40 {
+		base[fmt.Sprintf("f%02d", i)] = file{strings.Repeat("a line of some length\n", 200) + strings.Repeat("x", i), gitops.ModeFile}
+	}
+	parent := c.commit(t, base, nil, "", "base\n", 1)
+	for _, options := range [][]string{{"--delta-base-offset"}, nil} {
+		args := append([]string{"pack-objects", "--quiet", "--revs", "--stdout", "--no-reuse-delta", "--depth=50"}, options...)
+		pack := c.git(t, []byte(parent+"\n"), args...)
+		if len(pack) > 10_000 {
+			t.Fatalf("%d bytes: no deltas in it", len(pack))
+		}
+		checkManifest(t, index(t, []byte(pack), places(t), parent), base)
+	}
+}
+
 // Every file and directory has the one old time, links too.
 func TestBaseLayerHasOneTime(t *testing.T) {
 	c := newCLI(t)
