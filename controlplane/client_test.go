@@ -111,6 +111,7 @@ func TestG01AnswersHaveClasses(t *testing.T) {
 		"502 html":        {respond(502, "text/html", html), protocol.ClassTrouble},
 		"204":             {respond(204, "application/json", ""), protocol.ClassTrouble},
 		"empty":           {respond(200, "application/json", ""), protocol.ClassTrouble},
+		"null":            {respond(200, "application/json", " null"), protocol.ClassTrouble},
 		"list":            {respond(200, "application/json", "[]"), protocol.ClassTrouble},
 		"wrong type":      {respond(200, "application/json", `{"ok":"yes"}`), protocol.ClassTrouble},
 		"bom":             {respond(200, "application/json", "\ufeff{}"), protocol.ClassTrouble},

@@ -113,13 +113,21 @@ func read[T any](res *http.Response) Answer[T] {
 		return a
 	}
 	if err == nil {
-		err = protocol.Decode(body, &a.Reply, maxReplyBytes)
+		err = decode(body, &a.Reply)
 	}
 	if err != nil {
 		var none T
 		a.Reply, a.Class, a.Err = none, protocol.ClassTrouble, err
 	}
 	return a
+}
+
+// decode wants an object: null would fill nothing and look like an answer.
+func decode(body []byte, reply any) error {
+	if !bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("{")) {
+		return &protocol.DecodeError{Why: "not an object"}
+	}
+	return protocol.Decode(body, reply, maxReplyBytes)
 }
 
 func readBody(r io.Reader, limit int64) ([]byte, error) {

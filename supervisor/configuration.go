@@ -73,8 +73,11 @@ func (s *settings) run(ctx context.Context, woken <-chan struct{}) {
 // step asks once and returns when to ask again.
 func (s *settings) step(ctx context.Context, now time.Time) time.Time {
 	client := s.client()
-	if client == nil || s.pairing.State() != Paired {
-		return now.Add(configurationEvery)
+	switch {
+	case s.pairing.State() != Paired:
+		return now.Add(configurationEvery) // a change wakes us
+	case client == nil:
+		return now.Add(100 * time.Millisecond) // the heart is about to make it
 	}
 	a := client.Configuration(ctx)
 	if a.Class != protocol.ClassTaken || a.Reply.Agent.ID != s.pairing.current.Load().AgentID {

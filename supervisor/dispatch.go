@@ -34,6 +34,9 @@ type dispatcher struct {
 	current *run
 	// resume holds what recovery found, the oldest first.
 	resume []resumable
+	// waiting is a job that was left unanswered because this host is not ready;
+	// UNHEALTHY beats bring no task, so it would not come again. nil: none.
+	waiting *waitingJob
 	// stored is when each lease's token was last put on the disk.
 	stored map[runKey]time.Time
 	// said keeps oddities from being logged with every beat.
@@ -65,11 +68,31 @@ func (d *dispatcher) run(ctx context.Context) {
 		case <-tick.C:
 		}
 		d.resumeNext(ctx)
+		d.reconsider(ctx)
 		d.watchLease()
 		if d.current == nil && d.s.draining.Load() && (d.s.cancelling.Load() || d.s.outbox.empty()) {
 			close(d.s.idle)
 			return
 		}
+	}
+}
+
+// waitingJob is a job that may still be started or refused.
+type waitingJob struct {
+	lease *lease
+	v     delivery
+	task  protocol.JobTask
+}
+
+// reconsider looks again at a job that waits.
+func (d *dispatcher) reconsider(ctx context.Context) {
+	w := d.waiting
+	switch {
+	case w == nil || d.current != nil || d.s.draining.Load():
+	case w.lease.left() <= 0 || w.lease.ctx.Err() != nil:
+		d.waiting = nil
+	default:
+		d.decide(ctx, w.lease, w.v, w.task, nil)
 	}
 }
 
@@ -154,6 +177,7 @@ func (d *dispatcher) decide(ctx context.Context, l *lease, v delivery, task prot
 // wait leaves a task unanswered while this host may still become ready in time.
 // Answering at once would burn the job's four attempts within seconds.
 func (d *dispatcher) wait(ctx context.Context, l *lease, v delivery, task protocol.JobTask, code protocol.Code, why string) {
+	d.waiting = &waitingJob{l, v, task}
 	if l.left() > lastMoment(task.Policy.MaximumExecutionMinutes) {
 		d.s.note("A job waits: " + why)
 		d.once("wait:"+l.key.Lease+why, "a job was delivered and waits", "assignment", l.key.ID, "why", why)
@@ -241,7 +265,7 @@ func (s *Supervisor) accept(ctx context.Context, l *lease, raw json.RawMessage) 
 // start runs work in a goroutine that the supervisor waits for.
 func (d *dispatcher) start(r *run, work func(*run)) {
 	d.s.leases.add(r.lease)
-	d.current = r
+	d.current, d.waiting = r, nil
 	d.s.running.Store(r)
 	d.s.parts.Metrics.JobsRunning.Set(1)
 	d.s.note("")

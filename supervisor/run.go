@@ -167,10 +167,18 @@ func reasonOf(ctx context.Context, said string) string {
 	return string(protocol.CodeCancelled)
 }
 
+// stopped tells whether a run's context ended because this process ends, and not
+// because of something known about the lease.
+func stopped(ctx context.Context) bool {
+	cause := context.Cause(ctx)
+	return cause != nil && !errors.Is(cause, errNewerLease) &&
+		!errors.Is(cause, errCancelled) && !errors.Is(cause, errLeaseOver)
+}
+
 // abandon ends a run for which nothing is sent. A shutdown without a word is
 // not an end: the run stays in the journal and goes on after the restart.
 func (s *Supervisor) abandon(r *run, reason string) {
-	if s.stopping.Load() && !errors.Is(context.Cause(r.lease.ctx), errCancelled) {
+	if stopped(r.lease.ctx) {
 		r.log.Info("the run stays in the journal for the next start")
 		return
 	}

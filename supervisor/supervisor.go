@@ -78,7 +78,7 @@ type Supervisor struct {
 	// lastReceipt is what the last qualification came to.
 	lastReceipt atomic.Pointer[protocol.QualificationReply]
 
-	draining, cancelling, stopping atomic.Bool
+	draining, cancelling atomic.Bool
 	// idle is closed by the dispatcher when a drain has nothing left to do.
 	idle chan struct{}
 	// scribe carries durable writes off the heart's goroutine.
@@ -214,7 +214,6 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	case err = <-failed:
 		err = fmt.Errorf("serving a listener: %w", err)
 	}
-	s.stopping.Store(true)
 	stop()
 	loops.Wait()
 	s.runs.Wait()

@@ -36,6 +36,7 @@ type JobSpec struct {
 type job struct {
 	spec         JobSpec
 	jobID        int64
+	queueItem    string
 	agent        *agent
 	assignmentID string
 	leaseID      string
@@ -95,7 +96,7 @@ func (p *Plane) AddJob(spec JobSpec) int64 {
 	defer p.mu.Unlock()
 	defer p.notify()
 	spec.fill(p.origin)
-	j := &job{spec: spec, jobID: p.nextJob, status: "QUEUED"}
+	j := &job{spec: spec, jobID: p.nextJob, queueItem: newUUID(), status: "QUEUED"}
 	p.nextJob++
 	p.jobs = append(p.jobs, j)
 	return j.jobID
@@ -192,7 +193,7 @@ func (p *Plane) assign(a *agent) *job {
 func (p *Plane) taskBody(j *job) map[string]any {
 	s := j.spec
 	return map[string]any{
-		"id": j.assignmentID, "type": "veyra_paid_job", "job_id": j.jobID, "queue_item_id": newUUID(),
+		"id": j.assignmentID, "type": "veyra_paid_job", "job_id": j.jobID, "queue_item_id": j.queueItem,
 		"assignment_attempt": j.attempt, "lease_id": j.leaseID,
 		"lease_token": p.signLease(leaseClaims{
 			Kind: "job", ID: j.assignmentID, Lease: j.leaseID, Until: j.leaseUntil,
