@@ -27,8 +27,11 @@ func contains(text, part string) bool { return strings.Contains(text, part) }
 
 func playChild(mode, state string) int {
 	open := journal.Open
-	if mode == "confined" {
+	switch mode {
+	case "confined":
 		open = openConfined
+	case "hidden":
+		open = openHidden
 	}
 	j, err := open(state)
 	if err != nil {
@@ -46,6 +49,15 @@ func playChild(mode, state string) int {
 			return 1
 		}
 	}
+}
+
+// openHidden opens it by a relative name below a directory that the daemon's
+// user can't pass.
+func openHidden(state string) (*journal.Journal, error) {
+	if err := errors.Join(os.Chmod(filepath.Dir(state), 0o700), os.Chdir(state)); err != nil {
+		return nil, err
+	}
+	return openConfined(".")
 }
 
 // openConfined opens the journal as the supervisor does: lock first, then as
@@ -305,4 +317,5 @@ func TestWorksBehindTheSupervisorsWalls(t *testing.T) {
 		}
 	}
 	killedWriter(t, "confined", state, 10)
+	killedWriter(t, "hidden", state, 10)
 }

@@ -269,7 +269,10 @@ func syncFile(path string) error {
 // connect opens a pool on one file. What a pragma sets holds for a connection,
 // so it stands in the name and reaches each of them.
 func connect(path, mode string, pragmas ...string) (*sql.DB, error) {
-	query := url.Values{"mode": {mode}, "_txlock": {"immediate"}}
+	if err := registerVFS(); err != nil {
+		return nil, err
+	}
+	query := url.Values{"vfs": {vfsName}, "mode": {mode}, "_txlock": {"immediate"}}
 	query["_pragma"] = append(pragmas,
 		"busy_timeout(5000)", "foreign_keys(1)", "synchronous(full)", "temp_store(memory)",
 		"trusted_schema(0)", "cell_size_check(1)")

@@ -111,7 +111,7 @@ func plan(kind string, dirs []string) (confine.Lockdown, map[string]func() error
 	}
 	return confine.Lockdown{
 		UID: 4321, GID: 4321, Filter: confine.SupervisorFilter,
-		Rules: &confine.Rules{Read: dirs[:1], Write: dirs[1:3], ReadIfPresent: []string{"/etc/resolv.conf", "/no/such"}},
+		Rules: &confine.Rules{Read: dirs[:1], Write: dirs[1:3], ReadIfPresent: []string{"/etc/resolv.conf", "/no/such", "/root/out of reach"}},
 	}, supervisorTries(dirs)
 }
 

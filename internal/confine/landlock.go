@@ -21,7 +21,8 @@ type Rules struct {
 	// Read and Write are files or directories (with all below) that must
 	// exist. Write includes reading, making and removing files, links excluded.
 	Read, Write []string
-	// ReadIfPresent is like Read; what does not exist is left out.
+	// ReadIfPresent is like Read; what does not exist, or lies out of the new
+	// user's reach anyway, is left out.
 	ReadIfPresent []string
 	// NoNetwork closes TCP (and UDP, where the kernel can), too.
 	NoNetwork bool
@@ -133,7 +134,7 @@ func (r *Rules) rules(config landlock.Config, abi int) ([]landlock.Rule, error) 
 	} {
 		for _, path := range list.paths {
 			rule, err := ruleFor(path, list.rights)
-			if list.optional && errors.Is(err, fs.ErrNotExist) {
+			if list.optional && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
 				continue
 			}
 			if err != nil {
