@@ -1,0 +1,9 @@
+"""The basic sums."""
+
+
+def add(a, b):
+    return a - b
+
+
+def negate(a):
+    return -a
