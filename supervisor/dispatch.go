@@ -142,7 +142,7 @@ func (d *dispatcher) job(ctx context.Context, v delivery) {
 		d.once("over:"+key.Lease, "a job whose lease is over was delivered and is not started", "assignment", key.ID)
 		return
 	}
-	d.decide(ctx, newLease(d.s.hard, key, task.LeaseToken, end), v, task, err)
+	d.decide(ctx, d.s.newLease(key, task.LeaseToken, end), v, task, err)
 }
 
 // decide starts a new job, refuses it, or leaves it unanswered for a while.
@@ -308,7 +308,7 @@ func (d *dispatcher) qualification(ctx context.Context, v delivery) {
 		d.s.note("A qualification waits: " + why)
 		return
 	}
-	l := newLease(d.s.hard, key, task.LeaseToken, end)
+	l := d.s.newLease(key, task.LeaseToken, end)
 	l.digest = contentDigest(raw)
 	if _, err := d.s.accept(ctx, l, raw); err != nil {
 		d.once("accept", "a qualification could not be written to the journal and is not started", "error", err)

@@ -32,18 +32,23 @@ type lease struct {
 	token  atomic.Pointer[protocol.LeaseToken]
 	end    atomic.Pointer[time.Time]
 	digest string // of the task's content at first sight
+	// hide and show tell the redaction which token no text may show.
+	hide, show func(string)
 }
 
-func newLease(parent context.Context, key runKey, token protocol.LeaseToken, end time.Time) *lease {
-	l := &lease{key: key}
-	l.ctx, l.lose = context.WithCancelCause(parent)
+func (s *Supervisor) newLease(key runKey, token protocol.LeaseToken, end time.Time) *lease {
+	l := &lease{key: key, hide: s.keepSecret, show: s.parts.Secrets.Remove}
+	l.ctx, l.lose = context.WithCancelCause(s.hard)
 	l.renew(token, end)
 	return l
 }
 
 // renew takes what a beat brought.
 func (l *lease) renew(token protocol.LeaseToken, end time.Time) {
-	l.token.Store(&token)
+	l.hide(string(token))
+	if old := l.token.Swap(&token); old != nil {
+		l.show(string(*old))
+	}
 	l.end.Store(&end)
 }
 

@@ -41,7 +41,9 @@ type PairingConfig struct {
 	LinkTTL    time.Duration
 	// Origins are the ones that a claim may name.
 	Origins []protocol.Origin
-	Log     *slog.Logger
+	// Secret is told of tokens and credentials that no text may show; may be nil.
+	Secret func(string)
+	Log    *slog.Logger
 }
 
 // Pairing keeps link and binding. All methods may be called at once; of two
@@ -77,8 +79,24 @@ func OpenPairing(config PairingConfig) (*Pairing, error) {
 	if err := p.readBinding(); err != nil {
 		return nil, err
 	}
-	_, err := p.store.read(linkFile, &p.links)
-	return p, err
+	if _, err := p.store.read(linkFile, &p.links); err != nil {
+		return nil, err
+	}
+	p.hide()
+	return p, nil
+}
+
+// hide tells the redaction what no text may show.
+func (p *Pairing) hide() {
+	if p.config.Secret == nil {
+		return
+	}
+	if p.links.Token != "" {
+		p.config.Secret(string(p.links.Token))
+	}
+	if b := p.current.Load(); b != nil {
+		p.config.Secret(string(b.Credential))
+	}
 }
 
 func (p *Pairing) readBinding() error {
@@ -128,6 +146,7 @@ func (p *Pairing) Link(rotate bool) (string, error) {
 			return "", fmt.Errorf("storing the link: %w", err)
 		}
 		p.links, p.signed = next, 0
+		p.hide()
 	}
 	link, err := protocol.NewLink(p.config.PublicHost, p.links.Token)
 	return link.Text(), err
@@ -202,6 +221,7 @@ func (p *Pairing) Claim(c protocol.ClaimRequest, origin protocol.Origin) error {
 	// A crash here leaves the binding and a token that still works: the claim
 	// may come once more and changes nothing.
 	p.current.Store(&next)
+	p.hide()
 	p.useUp(now)
 	p.tell()
 	return nil

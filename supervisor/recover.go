@@ -18,8 +18,8 @@ type resumable struct {
 }
 
 // recover compares the journal with the signer's log and takes up what is
-// unfinished: sealed results go to the outbox, drafts are signed again, the rest
-// is returned to be run.
+// unfinished: sealed results go to the outbox, the rest is returned, to be sealed
+// or run.
 func (s *Supervisor) recover(ctx context.Context) ([]resumable, error) {
 	if err := s.compareLogs(ctx); err != nil {
 		return nil, err
@@ -49,34 +49,24 @@ func (s *Supervisor) recoverOne(ctx context.Context, record journal.Record) (*re
 		end = time.Now().Add(qualificationLease)
 	}
 	// A monotonic reading, so that a later step of the clock moves nothing.
-	l := newLease(s.hard, record.Key, record.LeaseToken, time.Now().Add(time.Until(end)))
+	l := s.newLease(record.Key, record.LeaseToken, time.Now().Add(time.Until(end)))
 	l.digest = contentDigest(record.Task)
-	s.keepSecret(string(record.LeaseToken))
 	if l.left() <= 0 {
 		s.log.Warn("its lease ran out meanwhile", "assignment", record.ID)
 		return nil, s.parts.Journal.Abandon(ctx, record.Key, string(protocol.CodeLeaseLost))
 	}
 	s.leases.add(l)
-	if record.Seal == nil && record.Draft == nil {
+	if record.Draft != nil || record.Seal == nil {
 		return &resumable{l, record}, nil
 	}
 	return nil, s.recoverResult(ctx, l, record)
 }
 
-// recoverResult sends what was sealed; what was only drafted is signed first,
-// with the same signature as before the crash if there was one.
+// recoverResult goes on sending what was sealed.
 func (s *Supervisor) recoverResult(ctx context.Context, l *lease, record journal.Record) error {
 	past, err := s.parts.Journal.Answers(ctx, record.Key)
 	if err != nil {
 		return fmt.Errorf("reading answers: %w: %w", err, ErrState)
-	}
-	if draft := record.Draft; draft != nil {
-		e, err := s.sign(ctx, l, sealed{revision: draft.Revision, body: draft.Body, hash: draft.Hash})
-		if err != nil {
-			return fmt.Errorf("signing a drafted result: %w", err)
-		}
-		s.outbox.add(l, e, past)
-		return nil
 	}
 	e := sealed{
 		revision: record.Seal.Revision, body: record.Seal.Body, hash: record.Seal.Hash,
@@ -141,16 +131,23 @@ func resultOf(s signer.Statement) (runKey, string) {
 	return runKey{}, ""
 }
 
-// resumeNext starts the oldest run that recovery left, as soon as this host is
-// ready for it.
+// resumeNext goes on with the oldest run that recovery left, as soon as this host
+// is ready for it. While draining it waits for the next start, too.
 func (d *dispatcher) resumeNext(context.Context) {
 	b := d.s.parts.Pairing.current.Load()
-	if d.current != nil || len(d.resume) == 0 || b == nil {
+	if d.current != nil || len(d.resume) == 0 || b == nil || d.s.cancelling.Load() {
 		return
 	}
 	next := d.resume[0]
 	code, why := d.s.unready()
-	switch {
+	switch draft := next.record.Draft; {
+	case draft != nil:
+		// Needs no readiness: the same bytes are signed again, with the same
+		// signature as before the crash if there was one.
+		d.resume = d.resume[1:]
+		d.start(d.s.newRun(next.lease, 0), func(r *run) {
+			d.s.draftAndSign(next.lease.ctx, r, draft.Body, draft.Hash)
+		})
 	case next.lease.ctx.Err() != nil || next.lease.left() <= 0:
 		d.resume = d.resume[1:]
 		r := d.s.newRun(next.lease, 0)

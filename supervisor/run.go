@@ -192,6 +192,12 @@ func (s *Supervisor) abandon(r *run, reason string) {
 	}
 }
 
+// violations are the failures that mean a change broke a rule of the policy.
+var violations = map[protocol.Code]bool{
+	protocol.CodePolicyPathViolation: true, protocol.CodeProtectedFileChanged: true,
+	protocol.CodeChangeUnsupported: true, protocol.CodeChangeTooLarge: true, protocol.CodeSecretsFound: true,
+}
+
 // measure counts a run that ended.
 func (s *Supervisor) measure(r *run, failure, abandoned string) {
 	outcome, stage := protocol.OutcomeSucceeded, ""
@@ -200,6 +206,9 @@ func (s *Supervisor) measure(r *run, failure, abandoned string) {
 		outcome = "ABANDONED"
 	case failure != "":
 		outcome, stage = protocol.OutcomeFailed, string(protocol.Lookup(protocol.Code(failure)).Stage)
+	}
+	if violations[protocol.Code(failure)] {
+		s.parts.Metrics.Violation(failure)
 	}
 	s.parts.Metrics.Job(string(s.config.Role), outcome, stage, time.Since(r.started))
 	r.log.Info("the run ended", "outcome", outcome, "failure", failure, "took", time.Since(r.started).String())

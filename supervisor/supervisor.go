@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/veyra-labs/veyra-sandboxd/controlplane"
 	"github.com/veyra-labs/veyra-sandboxd/internal/redact"
 	"github.com/veyra-labs/veyra-sandboxd/internal/telemetry"
@@ -79,6 +81,7 @@ type Supervisor struct {
 	lastReceipt atomic.Pointer[protocol.QualificationReply]
 
 	draining, cancelling atomic.Bool
+	redacted             atomic.Uint64 // counted so far
 	// idle is closed by the dispatcher when a drain has nothing left to do.
 	idle chan struct{}
 	// scribe carries durable writes off the heart's goroutine.
@@ -267,6 +270,12 @@ func (s *Supervisor) gaugeOnce(ctx context.Context) {
 	}
 	s.parts.Metrics.Paired.Set(paired)
 	s.parts.Metrics.SetReady(s.shown(time.Now()).Reason)
+	found := s.parts.Secrets.Redactions()
+	s.parts.Metrics.SecretsRedacted.Add(float64(found - s.redacted.Swap(found)))
+	var fs unix.Statfs_t
+	if unix.Statfs(s.config.JobsDir, &fs) == nil {
+		s.parts.Metrics.StateFreeBytes.Set(float64(fs.Bavail) * float64(fs.Bsize))
+	}
 	counts, err := s.parts.Journal.Counts(ctx)
 	if err != nil {
 		return
