@@ -4,8 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -168,6 +172,29 @@ func TestFetchTakesAnOlderCommitAfterTheBranchMoved(t *testing.T) {
 				t.Errorf("%d entries, want %d", len(m.Entries), len(shopFiles))
 			}
 		})
+	}
+}
+
+// A repository of many refs, with both protocols; the old one lists them all.
+func TestManyRefsAreNoBurden(t *testing.T) {
+	f := newFixture(t)
+	var refs strings.Builder
+	refs.WriteString("# pack-refs with: peeled fully-peeled sorted\n")
+	for i := range 35_000 {
+		fmt.Fprintf(&refs, "%s refs/pull/%06d/head\n", f.tip, i)
+	}
+	if err := os.WriteFile(filepath.Join(f.host.Bare("acme", "shop"), "packed-refs"), []byte(refs.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, old := range []bool{false, true} {
+		f.host.OldProtocol = old
+		r := f.remote(t, nil)
+		if id, err := r.Branch(t.Context(), "main"); err != nil || id != f.tip {
+			t.Errorf("old %t: branch at %q, %v", old, id, err)
+		}
+		if err := r.FetchPack(t.Context(), f.tip, io.Discard); err != nil {
+			t.Errorf("old %t: %v", old, err)
+		}
 	}
 }
 
