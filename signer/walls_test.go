@@ -112,3 +112,42 @@ func copyFile(to, from string) error {
 	_, err = io.Copy(out, in)
 	return errors.Join(err, out.Close())
 }
+
+// TestKilledWhileSigning covers invariant 10: whatever was answered is in the
+// log, and the next start goes on from it.
+func TestKilledWhileSigning(t *testing.T) {
+	state := t.TempDir()
+	answered := map[signer.Signature]bool{}
+	for round := range 6 {
+		client := start(t, state)
+		killer := make(chan error, 1)
+		for n := 0; ; n++ {
+			code := round*40 + n%200 - 200
+			signature, err := client.Sign(t.Context(), signer.Qualification{ID: someID, FilesHash: someHex, Code: code})
+			if errors.Is(err, signer.ErrGone) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			answered[signature] = true
+			if n == round*3 { // while the next ones are being signed
+				go func() { killer <- syscall.Kill(client.PID(), syscall.SIGKILL) }()
+			}
+		}
+		if err := <-killer; err != nil {
+			t.Fatal(err)
+		}
+		<-client.Done()
+	}
+	records, err := signer.ReadLog(filepath.Join(state, signer.LogName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, record := range records {
+		delete(answered, record.Signature)
+	}
+	if len(answered) != 0 || len(records) == 0 {
+		t.Errorf("%d answered signatures are not in the log of %d", len(answered), len(records))
+	}
+}
