@@ -201,19 +201,19 @@ func (j *Journal) Signatures(ctx context.Context) ([]Signature, error) {
 }
 
 // evidence fills a record's Seal and Draft; bodies are read if asked for.
-func (j *Journal) evidence(ctx context.Context, r *run, rec *Record, bodies bool) error {
-	sealed, err := newest(ctx, j.readers, r.number, "signature <> ''")
+func evidence(ctx context.Context, from querier, r *run, rec *Record, bodies bool) error {
+	sealed, err := newest(ctx, from, r.number, "signature <> ''")
 	if err != nil {
 		return err
 	}
-	last, err := newest(ctx, j.readers, r.number, "signature = '' AND revision > ?", sealed.number())
+	last, err := newest(ctx, from, r.number, "signature = '' AND revision > ?", sealed.number())
 	if err != nil {
 		return err
 	}
-	if rec.Seal, err = j.read(ctx, sealed, bodies && !rec.Deleted); err != nil {
+	if rec.Seal, err = readEvidence(ctx, from, sealed, bodies && !rec.Deleted); err != nil {
 		return err
 	}
-	rec.Draft, err = j.read(ctx, last, bodies && !rec.Deleted)
+	rec.Draft, err = readEvidence(ctx, from, last, bodies && !rec.Deleted)
 	return err
 }
 
@@ -225,7 +225,7 @@ func (v *revision) number() int64 {
 	return v.revision
 }
 
-func (j *Journal) read(ctx context.Context, v *revision, body bool) (*Evidence, error) {
+func readEvidence(ctx context.Context, from querier, v *revision, body bool) (*Evidence, error) {
 	if v == nil {
 		return nil, nil
 	}
@@ -236,7 +236,7 @@ func (j *Journal) read(ctx context.Context, v *revision, body bool) (*Evidence, 
 	if !body {
 		return evidence, nil
 	}
-	err := j.readers.QueryRowContext(ctx, "SELECT body FROM bodies WHERE run = ? AND revision = ?",
+	err := from.QueryRowContext(ctx, "SELECT body FROM bodies WHERE run = ? AND revision = ?",
 		v.run, v.revision).Scan(&evidence.Body)
 	if err != nil {
 		return nil, full(err)

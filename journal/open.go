@@ -272,11 +272,12 @@ func connect(path, mode string, pragmas ...string) (*sql.DB, error) {
 	if err := registerVFS(); err != nil {
 		return nil, err
 	}
-	query := url.Values{"vfs": {vfsName}, "mode": {mode}, "_txlock": {"immediate"}}
+	query := url.Values{"vfs": {vfsName}, "mode": {mode}}
 	query["_pragma"] = append(pragmas,
 		"busy_timeout(5000)", "foreign_keys(1)", "synchronous(full)", "temp_store(memory)",
 		"trusted_schema(0)", "cell_size_check(1)")
 	if mode == "rw" {
+		query.Set("_txlock", "immediate")
 		query["_pragma"] = append(query["_pragma"], "journal_mode(wal)", "secure_delete(1)", "journal_size_limit(8388608)")
 	}
 	name := url.URL{Scheme: "file", OmitHost: true, Path: path, RawQuery: query.Encode()}

@@ -89,21 +89,35 @@ func (j *Journal) sumTokens(ctx context.Context, condition string, arg any) (tok
 	return tokens, nil
 }
 
-// Get returns one run with its evidence, or ErrUnknown.
-func (j *Journal) Get(ctx context.Context, key Key) (Record, error) {
-	r, err := find(ctx, j.readers, key)
+// view reads at one point in time: no other call's change is seen in part.
+func (j *Journal) view(ctx context.Context, read func(querier) error) error {
+	tx, err := j.readers.BeginTx(ctx, nil)
 	if err != nil {
-		return Record{}, err
+		return fmt.Errorf("reading the journal: %w", full(err))
 	}
-	return j.complete(ctx, r, true)
+	defer tx.Rollback() // nothing was written
+	return read(tx)
 }
 
-func (j *Journal) complete(ctx context.Context, r *run, bodies bool) (Record, error) {
+// Get returns one run with its evidence, or ErrUnknown.
+func (j *Journal) Get(ctx context.Context, key Key) (rec Record, err error) {
+	err = j.view(ctx, func(from querier) error {
+		r, err := find(ctx, from, key)
+		if err != nil {
+			return err
+		}
+		rec, err = complete(ctx, from, r, true)
+		return err
+	})
+	return rec, err
+}
+
+func complete(ctx context.Context, from querier, r *run, bodies bool) (Record, error) {
 	rec := r.record()
 	if rec.Deleted {
 		rec.Task = nil
 	}
-	if err := j.evidence(ctx, r, &rec, bodies); err != nil {
+	if err := evidence(ctx, from, r, &rec, bodies); err != nil {
 		return Record{}, fmt.Errorf("reading %v: %w", rec.Key, err)
 	}
 	return rec, nil
@@ -127,26 +141,28 @@ func (j *Journal) List(ctx context.Context, limit int) ([]Record, error) {
 	return j.query(ctx, false, "true ORDER BY run DESC LIMIT ?", max(limit, 0))
 }
 
-func (j *Journal) query(ctx context.Context, bodies bool, condition string, args ...any) ([]Record, error) {
-	found, err := j.rows(ctx, condition, args...)
-	if err != nil {
-		return nil, fmt.Errorf("listing runs: %w", err)
-	}
-	records := make([]Record, 0, len(found))
-	for _, r := range found {
-		rec, err := j.complete(ctx, r, bodies)
+func (j *Journal) query(ctx context.Context, bodies bool, condition string, args ...any) (records []Record, err error) {
+	err = j.view(ctx, func(from querier) error {
+		found, err := selectRuns(ctx, from, condition, args...)
 		if err != nil {
-			return nil, err
+			return fmt.Errorf("listing runs: %w", err)
 		}
-		records = append(records, rec)
-	}
-	return records, nil
+		records = make([]Record, 0, len(found))
+		for _, r := range found {
+			rec, err := complete(ctx, from, r, bodies)
+			if err != nil {
+				return err
+			}
+			records = append(records, rec)
+		}
+		return nil
+	})
+	return records, err
 }
 
-// rows reads all rows before anything else is asked: a query for each of them
-// would need a second connection while this one is held.
-func (j *Journal) rows(ctx context.Context, condition string, args ...any) ([]*run, error) {
-	rows, err := j.readers.QueryContext(ctx, "SELECT "+runColumns+" FROM runs WHERE "+condition, args...)
+// selectRuns reads all rows before anything else is asked on their connection.
+func selectRuns(ctx context.Context, from querier, condition string, args ...any) ([]*run, error) {
+	rows, err := from.QueryContext(ctx, "SELECT "+runColumns+" FROM runs WHERE "+condition, args...)
 	if err != nil {
 		return nil, full(err)
 	}
