@@ -3,6 +3,7 @@ package supervisor_test
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -156,3 +157,15 @@ func (l *lab) wait(what string, cond func(controlplanetest.View) bool) controlpl
 
 // pass lets time pass.
 func (l *lab) pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
+
+// sentence is what a Check says, changed while it is asked.
+type sentence struct{ text atomic.Pointer[string] }
+
+func newSentence(text string) *sentence {
+	s := &sentence{}
+	s.set(text)
+	return s
+}
+
+func (s *sentence) set(text string) { s.text.Store(&text) }
+func (s *sentence) say() string     { return *s.text.Load() }

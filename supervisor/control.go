@@ -25,9 +25,12 @@ type desk interface {
 	archive
 }
 
-// archive is what commands ask about runs, past and present.
+// archive is what commands ask about runs, past and present: four questions,
+// since each is a command.
 type archive interface {
 	Jobs(ctx context.Context) ([]JobView, error)
+	// Job lists the runs of one assignment with their evidence.
+	Job(ctx context.Context, id string) ([]JobView, error)
 	// OpenLog opens the log of the newest run of an assignment.
 	OpenLog(ctx context.Context, id string) (io.ReadCloser, error)
 	// DeleteJob removes the files of all runs of an assignment.
@@ -127,19 +130,13 @@ func (c *control) jobs(w http.ResponseWriter, r *http.Request) {
 
 // job answers with all runs of one assignment.
 func (c *control) job(w http.ResponseWriter, r *http.Request) {
-	jobs, err := c.desk.Jobs(r.Context())
-	if err != nil {
-		deny(w, http.StatusInternalServerError, err.Error())
+	id, ok := pathID(w, r)
+	if !ok {
 		return
 	}
-	var found []JobView
-	for _, j := range jobs {
-		if j.ID == r.PathValue("id") {
-			found = append(found, j)
-		}
-	}
-	if len(found) == 0 {
-		deny(w, http.StatusNotFound, errNoSuchJob.Error())
+	found, err := c.desk.Job(r.Context(), id)
+	if err != nil {
+		denyJob(w, err)
 		return
 	}
 	answer(w, http.StatusOK, found)

@@ -137,8 +137,8 @@ func TestCancelAbandonsWhatRuns(t *testing.T) {
 func TestUnreadyHostLeavesATaskUnanswered(t *testing.T) {
 	inLab(t, controlplanetest.Options{Qualified: true}, func(l *lab) {
 		l.pair()
-		why := ""
-		l.checks = []supervisor.Check{{Reason: "runner", Say: func() string { return why }}}
+		why := newSentence("")
+		l.checks = []supervisor.Check{{Reason: "runner", Say: why.say}}
 		hold := make(chan struct{})
 		l.worker = func(ctx context.Context, run jobs.Run) jobs.Outcome {
 			select {
@@ -152,7 +152,7 @@ func TestUnreadyHostLeavesATaskUnanswered(t *testing.T) {
 		l.pass(6 * time.Second)
 		l.plane.AddJob(job())
 		l.pass(10 * time.Second)
-		why = "The runner is gone: restart the daemon."
+		why.set("The runner is gone: restart the daemon.")
 		l.restart() // the run is in the journal
 		l.pass(10 * time.Minute)
 		if view := l.plane.View(); view.Counts.AcceptedResults+view.Counts.FailedResults != 0 {
@@ -162,7 +162,7 @@ func TestUnreadyHostLeavesATaskUnanswered(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 		close(hold)
-		why = ""
+		why.set("")
 		l.wait("a result is accepted", accepted(1))
 	})
 }
@@ -170,8 +170,8 @@ func TestUnreadyHostLeavesATaskUnanswered(t *testing.T) {
 func TestUnreadyHostRefusesAtTheEnd(t *testing.T) {
 	inLab(t, controlplanetest.Options{Qualified: true, Attempts: 1}, func(l *lab) {
 		l.pair()
-		why := ""
-		l.checks = []supervisor.Check{{Reason: "disk", Say: func() string { return why }}}
+		why := newSentence("")
+		l.checks = []supervisor.Check{{Reason: "disk", Say: why.say}}
 		l.worker = func(ctx context.Context, _ jobs.Run) jobs.Outcome {
 			<-ctx.Done()
 			return jobs.Outcome{Abandoned: "CANCELLED"}
@@ -180,7 +180,7 @@ func TestUnreadyHostRefusesAtTheEnd(t *testing.T) {
 		l.pass(6 * time.Second)
 		l.plane.AddJob(job())
 		l.pass(10 * time.Second)
-		why = "The disk is full."
+		why.set("The disk is full.")
 		l.restart()
 		view := l.wait("a failure is taken", func(v controlplanetest.View) bool { return v.Counts.FailedResults == 1 })
 		if code := view.Jobs[0].Evidence["failure_code"]; code != "HOST_DISK_FLOOR" {

@@ -137,11 +137,11 @@ func TestFirstBeatWaitsForTheClaimToBeStored(t *testing.T) {
 // UNHEALTHY from an active agent is stored and answered 500: no outage.
 func TestUnhealthyIsNoOutage(t *testing.T) {
 	inPacedLab(t, func(l *lab, g *gaps) {
-		why := ""
-		l.checks = []supervisor.Check{{Reason: "disk", Say: func() string { return why }}}
+		why := newSentence("")
+		l.checks = []supervisor.Check{{Reason: "disk", Say: why.say}}
 		l.restart()
 		l.pair()
-		why = "The disk is nearly full."
+		why.set("The disk is nearly full.")
 		l.pass(11 * time.Second)
 		from := g.count() - 1
 		before := l.plane.View()
@@ -152,13 +152,13 @@ func TestUnhealthyIsNoOutage(t *testing.T) {
 			t.Errorf("%d UNHEALTHY beats were stored, want 20", n)
 		}
 		beat := view.Agents[0].LastBeat
-		if beat["health"] != "UNHEALTHY" || beat["message"] != why || beat["provider_ready"] != true {
+		if beat["health"] != "UNHEALTHY" || beat["message"] != why.say() || beat["provider_ready"] != true {
 			t.Errorf("beat %v", beat)
 		}
 		if s := l.sup.Status(); s.Ready != "disk" || s.BeatResult != "unhealthy" {
 			t.Errorf("status %+v", s)
 		}
-		why = ""
+		why.set("")
 		l.pass(10 * time.Second)
 		if s := l.sup.Status(); s.Ready != "ok" || s.BeatResult != "ok" {
 			t.Errorf("status after healing %+v", s)

@@ -108,7 +108,25 @@ func (h *house) boot() {
 func (h *house) tryBoot() error {
 	h.t.Helper()
 	h.signer = startSigner(h.t, h.state)
-	var err error
+	if err := h.wire(); err != nil {
+		return err
+	}
+	h.run()
+	return nil
+}
+
+// rebuild wires everything beside a signer that is there and runs it in the
+// foreground, for starts that fail.
+func (h *house) rebuild() error {
+	if err := h.wire(); err != nil {
+		return err
+	}
+	defer h.journal.Close()
+	return h.sup.Run(h.context())
+}
+
+func (h *house) wire() (err error) {
+	h.t.Helper()
 	if h.journal, err = journal.Open(h.state); err != nil {
 		return err
 	}
@@ -137,7 +155,6 @@ func (h *house) tryBoot() error {
 		return err
 	}
 	supervisor.Hurry(h.sup)
-	h.run()
 	return nil
 }
 

@@ -1,17 +1,11 @@
 package supervisor
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/veyra-labs/veyra-sandboxd/journal"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
 
@@ -248,118 +242,4 @@ func (s *Supervisor) showDelivered(key runKey, e sealed) {
 func (s *Supervisor) qualified(reply protocol.QualificationReply) {
 	s.lastReceipt.Store(&reply)
 	s.log.Info("qualification judged", "passed", reply.Passed, "agent_status", quoted(reply.AgentStatus))
-}
-
-// Link returns the connection link (see Pairing.Link).
-func (s *Supervisor) Link(rotate bool) (string, error) { return s.parts.Pairing.Link(rotate) }
-
-// Archive answers questions about runs from the journal and the jobs directory;
-// commands use it without a daemon.
-type Archive struct {
-	Journal *journal.Journal
-	JobsDir string
-}
-
-var _ archive = Archive{}
-
-// errBusyJob refuses to delete what still runs.
-var errBusyJob = errors.New("the job has not ended")
-
-// maxListed bounds a list of runs.
-const maxListed = 500
-
-func (s *Supervisor) archive() Archive { return Archive{s.parts.Journal, s.config.JobsDir} }
-
-// Jobs lists runs, newest first.
-func (s *Supervisor) Jobs(ctx context.Context) ([]JobView, error) { return s.archive().Jobs(ctx) }
-
-// OpenLog opens the log of an assignment's newest run.
-func (s *Supervisor) OpenLog(ctx context.Context, id string) (io.ReadCloser, error) {
-	return s.archive().OpenLog(ctx, id)
-}
-
-// DeleteJob removes what the runs of an assignment left.
-func (s *Supervisor) DeleteJob(ctx context.Context, id string) error {
-	return s.archive().DeleteJob(ctx, id)
-}
-
-// Jobs lists runs, newest first.
-func (a Archive) Jobs(ctx context.Context) ([]JobView, error) {
-	records, err := a.Journal.List(ctx, maxListed)
-	if err != nil {
-		return nil, err
-	}
-	views := []JobView{}
-	for _, r := range records {
-		v := JobView{
-			Kind: r.Kind, ID: r.ID, Lease: r.Lease, State: string(r.State), Reason: r.Reason,
-			Accepted: r.Accepted, Ended: r.Ended, Deleted: r.Deleted,
-		}
-		if json.Valid(r.Receipt) {
-			v.Receipt = r.Receipt
-		}
-		if r.Seal != nil {
-			v.Hash = r.Seal.Hash
-		}
-		views = append(views, v)
-	}
-	return views, nil
-}
-
-// OpenLog opens the log of an assignment's newest run.
-func (a Archive) OpenLog(ctx context.Context, id string) (io.ReadCloser, error) {
-	keys, err := a.keys(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	root, err := os.OpenRoot(a.JobsDir)
-	if err != nil {
-		return nil, fmt.Errorf("opening the jobs directory: %w", err)
-	}
-	defer root.Close()
-	f, err := root.Open(keys[0].ID + "/" + keys[0].Lease + "/log")
-	if errors.Is(err, os.ErrNotExist) {
-		return io.NopCloser(strings.NewReader("")), nil
-	}
-	return f, err
-}
-
-// DeleteJob removes what the runs of an assignment left: files, and the client's
-// part of the journal.
-func (a Archive) DeleteJob(ctx context.Context, id string) error {
-	keys, err := a.keys(ctx, id)
-	if err != nil {
-		return err
-	}
-	for _, key := range keys {
-		if err := a.Journal.Delete(ctx, key); errors.Is(err, journal.ErrOrder) {
-			return errBusyJob
-		} else if err != nil {
-			return err
-		}
-	}
-	root, err := os.OpenRoot(a.JobsDir)
-	if err != nil {
-		return fmt.Errorf("opening the jobs directory: %w", err)
-	}
-	defer root.Close()
-	return root.RemoveAll(id)
-}
-
-// keys are the runs of an assignment or qualification, newest first.
-func (a Archive) keys(ctx context.Context, id string) ([]journal.Key, error) {
-	records, err := a.Journal.List(ctx, maxListed)
-	if err != nil {
-		return nil, err
-	}
-	var keys []journal.Key
-	for _, r := range records {
-		if r.ID == id {
-			keys = append(keys, r.Key)
-		}
-	}
-	if len(keys) == 0 {
-		return nil, errNoSuchJob
-	}
-	return keys, nil
 }
