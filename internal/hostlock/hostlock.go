@@ -65,6 +65,17 @@ func lock(root *os.Root, name string, f *os.File) error {
 	return nil
 }
 
+// Note replaces the file's content, for others to read while the lock is held.
+func (l *Lock) Note(text []byte) error {
+	if err := l.file.Truncate(0); err != nil {
+		return fmt.Errorf("writing into lock %s: %w", l.name, err)
+	}
+	if _, err := l.file.WriteAt(text, 0); err != nil {
+		return fmt.Errorf("writing into lock %s: %w", l.name, err)
+	}
+	return nil
+}
+
 // Release removes the file and lets go of the lock. A second call does nothing.
 func (l *Lock) Release() {
 	if l.file == nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path"
 	"slices"
@@ -54,6 +55,9 @@ func collect(ctx context.Context, root string, limits treestream.Limits, w io.Wr
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return fmt.Errorf("reading upper directory: %w", err)
+	}
+	if limits.Entries == 0 {
+		limits.Entries = math.MaxInt64 // as the stream has it
 	}
 	c := &collector{ctx: ctx, out: treestream.NewWriter(w, treestream.Options{Limits: limits}), left: limits.Entries, dev: st.Dev}
 	if err := c.checkXattrs(fd); err != nil {
@@ -105,7 +109,7 @@ func (c *collector) names(dir *os.File) ([]string, error) {
 		some, err := dir.Readdirnames(1024)
 		names = append(names, some...)
 		if c.left -= int64(len(some)); c.left < 0 {
-			return nil, fmt.Errorf("reading directory: more than %d entries: %w", maxEntries, treestream.ErrLimit)
+			return nil, fmt.Errorf("reading directory: more entries than allowed: %w", treestream.ErrLimit)
 		}
 		if errors.Is(err, io.EOF) {
 			slices.Sort(names)

@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
@@ -22,6 +23,7 @@ type job struct {
 	driver *Driver
 	spec   sandbox.JobSpec
 	ids    *idRange
+	booked *hostlock.Lock // of memory and disk
 
 	building sync.Mutex // held while a base or an image is made, guards the three below
 	images   map[images.Digest]*mappedImage
@@ -194,6 +196,7 @@ func (j *job) Close(ctx context.Context) error {
 	}
 	failed = errors.Join(failed, j.dropShared())
 	j.ids.lock.Release()
+	j.booked.Release()
 	j.driver.forget(j)
 	return failed
 }

@@ -98,8 +98,14 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 	if err := d.admit(j); err != nil {
 		return nil, err
 	}
+	var err error
+	if j.booked, err = d.book(ctx, spec); err != nil {
+		d.forget(j)
+		return nil, startError("booking memory and disk", err)
+	}
 	ids, err := takeRange(d.config.Run, d.ids)
 	if err != nil {
+		j.booked.Release()
 		d.forget(j)
 		if errors.Is(err, errNoRange) {
 			return nil, &sandbox.Error{Kind: sandbox.KindNoRoom, Op: "taking an id range", Err: err}

@@ -24,6 +24,12 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == runner.Subcommand {
 		os.Exit(runner.Main(os.Args[2:], runner.Parts{Open: oci.Open}))
 	}
+	if raw := os.Getenv(orphanEnv); raw != "" {
+		if err := orphanMain(raw); err != nil {
+			fmt.Fprintln(os.Stderr, "orphan:", err)
+		}
+		os.Exit(1)
+	}
 	os.Exit(m.Run())
 }
 
@@ -140,10 +146,11 @@ func initProgram(t testing.TB) string {
 // PID 1s are the runner's, since it is a subreaper.
 func children(t testing.TB, parent int) []int {
 	t.Helper()
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		t.Fatal(err)
-	}
+	return childrenOf(parent)
+}
+
+func childrenOf(parent int) []int {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well formed
 	type child struct {
 		pid   int
 		start int64

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
@@ -20,27 +21,58 @@ import (
 // has nobody who wants it.
 func (d *Driver) Sweep(ctx context.Context) (sandbox.Swept, error) {
 	swept := sandbox.Swept{}
-	err := d.sweepGroups(ctx, swept)
-	return swept, errors.Join(err, d.sweepLoops(swept), d.sweepFiles(swept))
+	err := d.sweepGroups(ctx, d.label(), swept)
+	return swept, errors.Join(err, d.sweepLoops(swept), d.sweepFiles(swept), d.sweepOnce(ctx, swept))
+}
+
+// onceInstances is how instances of single commands begin. They have no later
+// start of their own, so whoever finds such a lock free removes what is left.
+const onceInstances = "run-"
+
+func (d *Driver) sweepOnce(ctx context.Context, swept sandbox.Swept) error {
+	dir, err := d.config.Run.Open(".")
+	if err != nil {
+		return fmt.Errorf("listing instances: %w", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return fmt.Errorf("listing instances: %w", err)
+	}
+	var failed error
+	for _, name := range names {
+		if !strings.HasPrefix(name, onceInstances) || name == d.config.Instance {
+			continue
+		}
+		lock, err := hostlock.Take(d.config.Run, name+"/runner.lock")
+		if err != nil {
+			continue // alive, or gone meanwhile
+		}
+		failed = errors.Join(failed, d.sweepGroups(ctx, "veyra-"+name, swept))
+		swept["lock"]++
+		lock.Release()
+		_ = d.config.Run.Remove(name) // not empty: somebody else's to remove
+	}
+	return failed
 }
 
 // sweepGroups ends the processes in the instance's cgroups, then removes those.
 // Sandboxes that this runner holds are skipped.
-func (d *Driver) sweepGroups(ctx context.Context, swept sandbox.Swept) error {
+func (d *Driver) sweepGroups(ctx context.Context, label string, swept sandbox.Swept) error {
 	names := map[string]bool{}
 	for _, h := range d.cgroups.trees {
-		entries, err := os.ReadDir(filepath.Join(h.own, d.label()))
+		entries, err := os.ReadDir(filepath.Join(h.own, label))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("listing cgroups: %w", err)
 		}
 		for _, e := range entries {
-			if e.IsDir() && !d.live(e.Name()) {
+			if e.IsDir() && !(label == d.label() && d.live(e.Name())) {
 				names[e.Name()] = true
 			}
 		}
 	}
 	for name := range names {
-		g := group{d.cgroups, filepath.Join(d.label(), name)}
+		g := group{d.cgroups, filepath.Join(label, name)}
 		killed, err := g.kill()
 		if err != nil {
 			return err
@@ -53,8 +85,8 @@ func (d *Driver) sweepGroups(ctx context.Context, swept sandbox.Swept) error {
 			swept["container"]++
 		}
 	}
-	if len(names) > 0 && !d.hasBoxes() {
-		return group{d.cgroups, d.label()}.remove()
+	if label != d.label() || !d.hasBoxes() {
+		return group{d.cgroups, label}.remove()
 	}
 	return nil
 }

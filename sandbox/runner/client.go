@@ -28,8 +28,6 @@ type Config struct {
 	Runtime    string   // file of the OCI runtime; empty: the driver looks
 	Init, Git  string   // files of our programs; empty: embedded
 	Stderr     io.Writer
-	// Attr of the process, for a rootless start; nil: none.
-	Attr func(*exec.Cmd)
 }
 
 // Client is the supervisor's end of the runner and a sandbox.Backend. All
@@ -44,6 +42,7 @@ type Client struct {
 	mu      sync.Mutex // guards what follows
 	next    uint64
 	waiting map[uint64]chan reply
+	jobs    map[*clientJob]bool // open ones
 	probes  int
 }
 
@@ -72,7 +71,7 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("starting runner: %w", err)
 	}
 	c := &Client{cmd: cmd, policy: policy, done: make(chan struct{}), exited: make(chan struct{}),
-		waiting: map[uint64]chan reply{}}
+		waiting: map[uint64]chan reply{}, jobs: map[*clientJob]bool{}}
 	go func() { // ends with the process
 		_ = cmd.Wait()
 		close(c.exited)
@@ -118,9 +117,6 @@ func (cfg Config) command(socket *os.File) (*exec.Cmd, error) {
 	// search for a runtime.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.Dir, cmd.Stderr, cmd.ExtraFiles = "/", cfg.Stderr, []*os.File{socket}
-	if cfg.Attr != nil {
-		cfg.Attr(cmd)
-	}
 	return cmd, nil
 }
 
@@ -150,13 +146,16 @@ func (c *Client) Close() error {
 }
 
 // read hands every reply to its call. One that nobody waits for any more may
-// hold descriptors and a sandbox.
+// hold descriptors and a sandbox. When the runner is gone, the pipes of all
+// sandboxes are closed, which ends what runs in them: nobody else would.
 func (c *Client) read() {
+	defer c.endAll()
 	defer close(c.done)
 	for {
 		var r reply
 		files, err := c.conn.receive(&r)
 		if err != nil {
+			closeFiles(files)
 			_ = c.conn.unix.Close()
 			return
 		}
@@ -172,6 +171,33 @@ func (c *Client) read() {
 		}
 		waiting <- r // has room for one
 	}
+}
+
+func (c *Client) endAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for j := range c.jobs {
+		j.hangUp()
+	}
+}
+
+// track remembers an open job; false means that the runner is gone already.
+func (c *Client) track(j *clientJob) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.done:
+		return false
+	default:
+		c.jobs[j] = true
+		return true
+	}
+}
+
+func (c *Client) untrack(j *clientJob) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.jobs, j)
 }
 
 // dropLate closes a sandbox whose Create was cancelled before its answer came.
@@ -247,8 +273,21 @@ func (c *Client) Sweep(ctx context.Context) (sandbox.Swept, error) {
 
 // OpenJob opens a job in the runner.
 func (c *Client) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Job, error) {
-	if _, err := c.call(ctx, request{Op: opOpenJob, Job: spec.ID, Limits: &spec.Limits}); err != nil {
+	j, err := c.openJob(ctx, spec)
+	if err != nil {
+		return nil, err // not a nil *clientJob
+	}
+	return j, nil
+}
+
+func (c *Client) openJob(ctx context.Context, spec sandbox.JobSpec) (*clientJob, error) {
+	r := request{Op: opOpenJob, Job: spec.ID, Limits: &spec.Limits}
+	if _, err := c.call(ctx, r); err != nil {
 		return nil, err
 	}
-	return &clientJob{client: c, id: spec.ID}, nil
+	j := &clientJob{client: c, id: spec.ID}
+	if !c.track(j) {
+		return nil, c.lost(opOpenJob, io.ErrUnexpectedEOF)
+	}
+	return j, nil
 }

@@ -16,8 +16,9 @@ type clientJob struct {
 	client *Client
 	id     sandbox.JobID
 
-	mu       sync.Mutex // guards sessions
+	mu       sync.Mutex // guards what follows
 	sessions map[*clientSandbox]bool
+	down     bool // hung up: a sandbox that comes late is closed at once
 }
 
 // Create starts a sandbox, waits for the first word of its PID 1 and compares
@@ -44,17 +45,31 @@ func (j *clientJob) create(ctx context.Context, spec sandbox.Spec) (*clientSandb
 	if err != nil {
 		return nil, Ready{}, sandbox.Applied{}, errors.Join(err, s.Close(context.WithoutCancel(ctx)))
 	}
-	j.add(s)
+	if !j.add(s) {
+		return nil, Ready{}, sandbox.Applied{}, errors.Join(j.client.lost(opCreate, os.ErrClosed), s.Close(context.WithoutCancel(ctx)))
+	}
 	return s, ready, applied, nil
 }
 
-func (j *clientJob) add(s *clientSandbox) {
+func (j *clientJob) add(s *clientSandbox) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.sessions == nil {
 		j.sessions = map[*clientSandbox]bool{}
 	}
-	j.sessions[s] = true
+	j.sessions[s] = !j.down
+	return !j.down
+}
+
+// hangUp closes the pipes of every sandbox: what runs in them ends at once.
+func (j *clientJob) hangUp() {
+	j.mu.Lock()
+	sessions := j.sessions
+	j.sessions, j.down = nil, true
+	j.mu.Unlock()
+	for s := range sessions {
+		_ = s.session.Close()
+	}
 }
 
 func (j *clientJob) remove(s *clientSandbox) {
@@ -66,13 +81,8 @@ func (j *clientJob) remove(s *clientSandbox) {
 // Close closes every sandbox's pipes, which ends what runs in them, and lets
 // the runner remove the rest.
 func (j *clientJob) Close(ctx context.Context) error {
-	j.mu.Lock()
-	sessions := j.sessions
-	j.sessions = nil
-	j.mu.Unlock()
-	for s := range sessions {
-		_ = s.session.Close() // the runner ends it anyhow
-	}
+	j.hangUp()
+	j.client.untrack(j)
 	_, err := j.client.call(ctx, request{Op: opCloseJob, Job: j.id})
 	return err
 }

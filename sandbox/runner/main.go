@@ -123,35 +123,58 @@ func run(args []string, parts Parts, log *slog.Logger) error {
 	return s.live(c, policy, parts, log)
 }
 
-// live holds the instance's lock and serves.
+// live holds the instance's lock and serves. Why it can't is told to the
+// supervisor, who has somebody to tell.
 func (s settings) live(c *conn, policy policies.Policy, parts Parts, log *slog.Logger) error {
 	shared, lock, err := takeInstance(s.run, s.instance, lockWait)
 	if err != nil {
-		return err
+		return decline(c, err)
 	}
 	defer leaveInstance(shared, lock, s.run, s.instance)
 	defer os.Remove(filepath.Join(s.disks, s.instance)) // empty by then
-	place, err := s.place(shared, policy, parts, log)
+	driver, err := s.open(shared, policy, parts, log)
 	if err != nil {
-		return err
-	}
-	if err := settle(s.run); err != nil {
-		return err
-	}
-	driver, err := parts.Open(place)
-	if err != nil {
-		return err
-	}
-	swept, err := driver.Sweep(context.Background())
-	if err != nil {
-		return errors.Join(err, driver.Close())
-	}
-	if len(swept) > 0 {
-		log.Info("swept what an earlier runner left", "swept", swept)
+		return decline(c, err)
 	}
 	server := &server{conn: c, driver: driver, policy: policy, log: log,
 		jobs: map[sandbox.JobID]*openJob{}, boxes: map[string]openBox{}}
 	return server.serve(context.Background())
+}
+
+// open makes the stage and the driver, and removes what an earlier runner left
+// before anybody can ask for something new.
+func (s settings) open(shared *os.Root, policy policies.Policy, parts Parts, log *slog.Logger) (sandbox.Driver, error) {
+	place, err := s.place(shared, policy, parts, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := settle(s.run); err != nil {
+		return nil, err
+	}
+	driver, err := parts.Open(place)
+	if err != nil {
+		return nil, err
+	}
+	swept, err := driver.Sweep(context.Background())
+	if err != nil {
+		return nil, errors.Join(err, driver.Close())
+	}
+	if len(swept) > 0 {
+		log.Info("swept what an earlier runner left", "swept", swept)
+	}
+	return driver, nil
+}
+
+// decline answers the first request with the reason why there is no runner.
+func decline(c *conn, cause error) error {
+	var r request
+	files, err := c.receive(&r)
+	closeFiles(files)
+	if err == nil {
+		f := toFailure(&sandbox.Error{Kind: sandbox.KindStart, Op: "starting the runner", Err: cause})
+		err = c.send(reply{ID: r.ID, Error: f}, nil)
+	}
+	return errors.Join(cause, err)
 }
 
 // place opens what the driver gets before the stage hides the run directory.
@@ -239,11 +262,29 @@ func lockName(instance string) string { return instance + "/runner.lock" }
 func leaveInstance(shared *os.Root, lock *hostlock.Lock, dir, instance string) {
 	lock.Release()
 	_ = shared.Remove(instance)
-	_ = shared.Remove("ids")
+	for _, name := range []string{"ids", "booked"} {
+		dropStale(shared, name)
+		_ = shared.Remove(name)
+	}
 	_ = shared.Close()
 	// Our tmpfs covers the name; what lies below it goes only when empty.
 	if unix.Unmount(dir, unix.MNT_DETACH) == nil {
 		_ = os.Remove(dir)
+	}
+}
+
+// dropStale removes lock files whose holders died.
+func dropStale(shared *os.Root, name string) {
+	dir, err := shared.Open(name)
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	files, _ := dir.Readdirnames(-1)
+	for _, file := range files {
+		if lock, err := hostlock.Take(shared, name+"/"+file); err == nil {
+			lock.Release()
+		}
 	}
 }
 

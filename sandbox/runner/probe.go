@@ -41,10 +41,10 @@ func (c *Client) probe(ctx context.Context) (seen []sandbox.Control, err error) 
 	c.probes++
 	id := sandbox.JobID(fmt.Sprintf("probe-%d", c.probes))
 	c.mu.Unlock()
-	if _, err := c.call(ctx, request{Op: opOpenJob, Job: id, Limits: &limits}); err != nil {
+	job, err := c.openJob(ctx, sandbox.JobSpec{ID: id, Limits: limits})
+	if err != nil {
 		return nil, err
 	}
-	job := &clientJob{client: c, id: id}
 	defer func() { err = errors.Join(err, job.Close(context.WithoutCancel(ctx))) }()
 	spec := sandbox.Spec{Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: limits}
 	box, ready, applied, err := job.create(ctx, spec)

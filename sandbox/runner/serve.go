@@ -62,10 +62,15 @@ func (s *server) loop(ctx context.Context) error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err != nil {
+		if errors.Is(err, errUnknown) {
+			closeFiles(files)
+			r = request{ID: r.ID, cause: err}
+		} else if err != nil {
+			closeFiles(files)
 			return fmt.Errorf("reading request: %w", err)
+		} else {
+			r.files = files
 		}
-		r.files = files
 		slots <- struct{}{}
 		s.requests.Go(func() {
 			defer func() { <-slots }()
@@ -89,6 +94,9 @@ func (s *server) answer(ctx context.Context, r request) {
 
 // do is the whole of what the runner can be asked.
 func (s *server) do(ctx context.Context, r request) (reply, error) {
+	if r.cause != nil {
+		return reply{}, refuse("request: %w", r.cause)
+	}
 	if err := s.admit(r); err != nil {
 		return reply{}, err
 	}

@@ -53,6 +53,7 @@ type request struct {
 	Parts   []sandbox.Part   `json:"parts,omitempty"`
 
 	files []*os.File // sent beside it
+	cause error      // why it can't be read; nothing else is set then
 }
 
 // reply answers the request of the same id. Create sends the pipes of PID 1
@@ -156,8 +157,13 @@ func rightsOf(files []*os.File) (rights []byte, done func(), err error) {
 	return rights, done, nil
 }
 
-// receive reads one message into message and returns the files sent with it.
-// The end of the other side is io.EOF.
+// errUnknown is wrapped when a packet is a message, but asks for what no
+// message has: the one who sent it can be told so.
+var errUnknown = errors.New("unknown field or value")
+
+// receive reads one message into message and returns the files sent with it,
+// which are the caller's also beside an errUnknown. The end of the other side
+// is io.EOF.
 func (c *conn) receive(message any) ([]*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
 	n, oobn, flags, _, err := c.unix.ReadMsgUnix(c.buf, oob)
@@ -175,18 +181,16 @@ func (c *conn) receive(message any) ([]*os.File, error) {
 		closeFiles(files)
 		return nil, fmt.Errorf("packet is too long: %w", ErrMessage)
 	}
-	if err := decode(c.buf[:n], message); err != nil {
-		closeFiles(files)
-		return nil, err
-	}
-	return files, nil
+	return files, decode(c.buf[:n], message)
 }
 
 // decode refuses unknown fields and anything behind the message.
 func decode(raw []byte, message any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
-	if err := d.Decode(message); err != nil {
+	if err := d.Decode(message); err != nil && json.Valid(raw) {
+		return fmt.Errorf("%w: %w", errUnknown, err)
+	} else if err != nil {
 		return fmt.Errorf("%w: %w", ErrMessage, err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {

@@ -1,0 +1,215 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+const (
+	// hostMemory is left to the host and to our own processes.
+	hostMemory = 512 << 20
+	// disksPerJob: frozen layers of a job live beside the sandbox that runs.
+	disksPerJob = 2
+)
+
+// Measure returns what this host can give to one job whose disks lie in dir, as
+// if no other ran. The directory must exist, or one above it.
+func Measure(dir string) (policies.Capacity, error) {
+	memory, err := hostTotal()
+	if err != nil {
+		return policies.Capacity{}, err
+	}
+	free, _, err := freeDisk(dir)
+	if err != nil {
+		return policies.Capacity{}, err
+	}
+	return policies.Capacity{CPUs: runtime.NumCPU(), MemoryBytes: memory - hostMemory, DiskBytes: free / disksPerJob}, nil
+}
+
+// hostTotal is the smaller of the machine's memory and our own cgroup's limit.
+func hostTotal() (int64, error) {
+	raw, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, fmt.Errorf("measuring memory: %w", err)
+	}
+	var kib int64
+	for line := range strings.Lines(string(raw)) {
+		if _, err := fmt.Sscanf(line, "MemTotal: %d kB", &kib); err == nil {
+			break
+		}
+	}
+	total := kib << 10
+	groups, err := findCgroups()
+	if err != nil {
+		return 0, err
+	}
+	// The group is our own: an empty path below it.
+	limit, err := group{groups, ""}.read("memory", "memory.limit_in_bytes", "memory.max")
+	if err == nil && limit > 0 {
+		total = min(total, limit)
+	}
+	if total <= 0 {
+		return 0, fmt.Errorf("measuring memory: %w", errMissing)
+	}
+	return total, nil
+}
+
+// freeDisk returns what is free above the floor, and the file system's device.
+func freeDisk(dir string) (free int64, dev uint64, err error) {
+	for {
+		var st unix.Statfs_t
+		var inode unix.Stat_t
+		err := errors.Join(unix.Statfs(dir, &st), unix.Stat(dir, &inode))
+		if err == nil {
+			return int64(st.Bavail)*st.Bsize - policies.MinDiskBytes, inode.Dev, nil
+		}
+		parent := filepath.Dir(dir)
+		if !errors.Is(err, unix.ENOENT) || parent == dir {
+			return 0, 0, fmt.Errorf("measuring disk: %w", err)
+		}
+		dir = parent
+	}
+}
+
+// booking is what a job of any instance has reserved on this host.
+type booking struct {
+	Memory int64  `json:"memory"`
+	Disk   int64  `json:"disk"`
+	Dev    uint64 `json:"dev"` // file system of Disk
+}
+
+// book reserves a job's memory and disk among all instances of the host. The
+// reservation is a locked file and ends with the job or the runner.
+func (d *Driver) book(ctx context.Context, spec sandbox.JobSpec) (*hostlock.Lock, error) {
+	gate, err := takeGate(ctx, d.config.Run)
+	if err != nil {
+		return nil, err
+	}
+	defer gate.Release()
+	free, dev, err := freeDisk(d.config.Disks)
+	if err != nil {
+		return nil, err
+	}
+	memory, err := hostTotal()
+	if err != nil {
+		return nil, err
+	}
+	want := booking{Memory: spec.Limits.MemoryBytes, Disk: disksPerJob * spec.Limits.DiskBytes, Dev: dev}
+	taken, err := booked(d.config.Run, dev)
+	if err != nil {
+		return nil, err
+	}
+	if err := fits(want, taken, booking{Memory: memory - hostMemory, Disk: free}); err != nil {
+		return nil, err
+	}
+	return writeBooking(d.config.Run, "booked/"+d.config.Instance+"."+string(spec.ID), want)
+}
+
+// fits compares; the sentence says what is missing.
+func fits(want, taken, have booking) error {
+	for _, r := range []struct {
+		name              string
+		want, taken, have int64
+	}{{"memory", want.Memory, taken.Memory, have.Memory}, {"disk", want.Disk, taken.Disk, have.Disk}} {
+		if r.want > r.have-r.taken {
+			return &sandbox.Error{Kind: sandbox.KindNoRoom, Op: fmt.Sprintf("booking %d MiB of %s: %d MiB can be used, %d MiB of them are booked",
+				r.want>>20, r.name, max(r.have, 0)>>20, r.taken>>20)}
+		}
+	}
+	return nil
+}
+
+// takeGate waits for the lock under which bookings are added up.
+func takeGate(ctx context.Context, run *os.Root) (*hostlock.Lock, error) {
+	for {
+		gate, err := hostlock.Take(run, "admission.lock")
+		if !errors.Is(err, hostlock.ErrHeld) {
+			return gate, err
+		}
+		if err := pause(ctx, time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// booked adds up what live jobs hold; what dead ones left is removed. Disk
+// counts on the same file system only.
+func booked(run *os.Root, dev uint64) (booking, error) {
+	var sum booking
+	if err := run.Mkdir("booked", 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return sum, fmt.Errorf("making the directory of bookings: %w", err)
+	}
+	dir, err := run.Open("booked")
+	if err != nil {
+		return sum, fmt.Errorf("reading bookings: %w", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return sum, fmt.Errorf("reading bookings: %w", err)
+	}
+	for _, name := range names {
+		b, err := readBooking(run, "booked/"+name)
+		if err != nil {
+			return sum, err
+		}
+		sum.Memory += b.Memory
+		if b.Dev == dev {
+			sum.Disk += b.Disk
+		}
+	}
+	return sum, nil
+}
+
+func readBooking(run *os.Root, name string) (booking, error) {
+	var b booking
+	lock, err := hostlock.Take(run, name)
+	if err == nil {
+		lock.Release() // its job is over
+		return b, nil
+	}
+	if !errors.Is(err, hostlock.ErrHeld) {
+		return b, err
+	}
+	raw, err := run.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return b, nil // it has just ended
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &b)
+	}
+	if err != nil {
+		return b, fmt.Errorf("reading booking %s: %w", name, err)
+	}
+	return b, nil
+}
+
+func writeBooking(run *os.Root, name string, b booking) (*hostlock.Lock, error) {
+	raw, err := json.Marshal(b)
+	if err != nil {
+		return nil, fmt.Errorf("encoding booking: %w", err)
+	}
+	lock, err := hostlock.Take(run, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := lock.Note(raw); err != nil {
+		lock.Release()
+		return nil, err
+	}
+	return lock, nil
+}

@@ -1,0 +1,442 @@
+package oci_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
+)
+
+// small are limits under which a start is cheap.
+func small(t testing.TB) policies.Limits {
+	t.Helper()
+	policy, err := policies.Load("strict")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := policy.Limits
+	l.MemoryBytes, l.DiskBytes, l.Inodes, l.CPUs = 256<<20, 64<<20, 4096, 1
+	return l
+}
+
+func needImage(t testing.TB, c runner.Config) images.Digest {
+	t.Helper()
+	image := pythonImage(t, c.Images)
+	if image == "" {
+		t.Skip("not applicable: no python image")
+	}
+	return image
+}
+
+// sleeper starts a sandbox in which something runs.
+func sleeper(t testing.TB, c sandbox.Backend, image images.Digest) (sandbox.Job, sandbox.Sandbox) {
+	t.Helper()
+	job, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: "sleeper", Limits: small(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := job.Create(context.Background(), sandbox.Spec{Image: image, Network: sandbox.NetworkNone,
+		Profile: sandbox.ProfileJob, Limits: small(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exit, err := box.Run(context.Background(), sandbox.Command{Argv: []string{"sh", "-c", "setsid sleep 600 > /dev/null 2>&1 & echo up > file"}})
+	if err != nil || exit.Code != 0 {
+		t.Fatal(exit, err)
+	}
+	return job, box
+}
+
+func TestRunnerHoldsOnlyWhatItNeeds(t *testing.T) {
+	config := config(t, "test-powers")
+	c := start(t, config)
+	sleeper(t, c, needImage(t, config))
+	dir := fmt.Sprintf("/proc/%d", c.Pid())
+	raw, err := os.ReadFile(dir + "/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// SYS_ADMIN SYS_PTRACE SYS_CHROOT SETUID SETGID FSETID FOWNER DAC_OVERRIDE CHOWN
+	for _, want := range []string{"CapInh:\t0000000000000000", "CapPrm:\t00000000002c00db", "CapEff:\t00000000002c00db",
+		"CapBnd:\t00000000002c00db", "CapAmb:\t0000000000000000", "NoNewPrivs:\t1"} {
+		if !strings.Contains(string(raw), want) {
+			t.Errorf("runner's status lacks %q", want)
+		}
+	}
+	for _, ns := range []string{"mnt", "net"} {
+		ours, _ := os.Readlink("/proc/self/ns/" + ns)
+		theirs, err := os.Readlink(dir + "/ns/" + ns)
+		if err != nil || ours == theirs {
+			t.Errorf("runner shares our %s namespace (%v)", ns, err)
+		}
+	}
+	for _, file := range []string{"tcp", "tcp6", "udp", "udp6", "raw", "packet"} {
+		raw, err := os.ReadFile(dir + "/net/" + file)
+		if err == nil && strings.Count(strings.TrimSpace(string(raw)), "\n") > 0 {
+			t.Errorf("runner's network has a %s socket:\n%s", file, raw)
+		}
+	}
+	environ, err := os.ReadFile(dir + "/environ")
+	if err != nil || bytes.Count(environ, []byte("=")) != 1 {
+		t.Errorf("runner's environment is %q, %v", environ, err)
+	}
+}
+
+// orphan is what the child of TestJ02SupervisorKilled tells.
+type orphan struct {
+	Runner int   `json:"runner"`
+	Inside []int `json:"inside"`
+}
+
+const orphanEnv = "VEYRA_TEST_ORPHAN"
+
+// orphanMain is the supervisor that gets killed. It returns when it could not
+// even begin.
+func orphanMain(raw string) error {
+	var config runner.Config
+	if err := json.Unmarshal([]byte(raw), &config); err != nil {
+		return err
+	}
+	config.Stderr = os.Stderr
+	ctx := context.Background()
+	c, err := runner.Start(ctx, config)
+	if err != nil {
+		return err
+	}
+	policy, err := policies.Load(config.Policy)
+	if err != nil {
+		return err
+	}
+	job, err := c.OpenJob(ctx, sandbox.JobSpec{ID: "orphan", Limits: policy.Limits})
+	if err != nil {
+		return err
+	}
+	box, err := job.Create(ctx, sandbox.Spec{Network: sandbox.NetworkNone, Profile: sandbox.ProfileGit, Limits: policy.Limits})
+	if err != nil {
+		return err
+	}
+	reader, writer := io.Pipe()
+	go func() { // a command that waits for ever
+		_, _ = box.Run(ctx, sandbox.Command{Argv: []string{sandbox.InitPath, "write", "/workspace/x"}, Stdin: reader})
+	}()
+	_, _ = writer.Write([]byte("x"))
+	if err := json.NewEncoder(os.Stdout).Encode(orphan{c.Pid(), childrenOf(c.Pid())}); err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, os.Stdin) // until killed
+	return err
+}
+
+func TestJ02SupervisorKilled(t *testing.T) {
+	config := config(t, "test-orphan")
+	config.Stderr = nil
+	raw, err := json.Marshal(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), orphanEnv+"="+string(raw))
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var told orphan
+	lines := bufio.NewScanner(stdout)
+	for told.Runner == 0 && lines.Scan() {
+		_ = json.Unmarshal(lines.Bytes(), &told)
+	}
+	if len(told.Inside) == 0 {
+		t.Fatal("the child said nothing of a sandbox")
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	for _, pid := range append(told.Inside, told.Runner) {
+		eventually(t, "process "+strconv.Itoa(pid)+" ends", func() bool { return dead(pid) })
+	}
+	wantClean(t, config)
+}
+
+func TestJ02RunnerKilled(t *testing.T) {
+	config := config(t, "test-killed")
+	image := needImage(t, config)
+	c, err := runner.Start(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, box := sleeper(t, c, image)
+	inside := children(t, c.Pid())
+	running := make(chan error, 1)
+	go func() {
+		_, err := box.Run(context.Background(), sandbox.Command{Argv: []string{"sleep", "600"}})
+		running <- err
+	}()
+	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Done()
+	if err := <-running; sandbox.KindOf(err) != sandbox.KindGone {
+		t.Errorf("a running command gave %v", err)
+	}
+	if _, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: "x", Limits: small(t)}); sandbox.KindOf(err) != sandbox.KindGone {
+		t.Errorf("opening a job gave %v", err)
+	}
+	if err := job.Close(context.Background()); sandbox.KindOf(err) != sandbox.KindGone {
+		t.Errorf("closing the job gave %v", err)
+	}
+	for _, pid := range inside {
+		eventually(t, "process "+strconv.Itoa(pid)+" ends", func() bool { return dead(pid) })
+	}
+	_ = c.Close()
+	next := start(t, config) // sweeps before it answers
+	swept, err := next.Sweep(context.Background())
+	if err != nil || len(swept) != 0 {
+		t.Errorf("a second sweep took %v, %v", swept, err)
+	}
+	if found := left(t, next.Pid(), config.Instance); len(found) != 0 {
+		t.Errorf("left after the sweep: %v", found)
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
+	wantClean(t, config)
+}
+
+func TestSweepSparesOtherInstances(t *testing.T) {
+	config := config(t, "test-one")
+	image := needImage(t, config)
+	one := start(t, config)
+	_, box := sleeper(t, one, image)
+	config.Instance = "test-two"
+	two := start(t, config)
+	if swept, err := two.Sweep(context.Background()); err != nil || len(swept) != 0 {
+		t.Errorf("another instance's sweep took %v, %v", swept, err)
+	}
+	if exit, err := box.Run(context.Background(), sandbox.Command{Argv: []string{"true"}}); err != nil || exit.Code != 0 {
+		t.Errorf("after another instance's sweep: %+v, %v", exit, err)
+	}
+}
+
+func TestSuccessorWaitsForTheLock(t *testing.T) {
+	config := config(t, "test-successor")
+	first := start(t, config)
+	started := make(chan error, 1)
+	go func() {
+		second, err := runner.Start(context.Background(), config)
+		if err == nil {
+			err = second.Close()
+		}
+		started <- err
+	}()
+	eventually(t, "the second runner's process is there", func() bool {
+		return len(children(t, os.Getpid())) == 2
+	})
+	select {
+	case err := <-started:
+		t.Fatalf("a second runner of one instance started beside the first: %v", err)
+	default:
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-started; err != nil {
+		t.Errorf("the successor: %v", err)
+	}
+}
+
+// TestJ08BrokenRuntimes starts with files that are no runtime, or that others
+// could replace.
+func TestJ08BrokenRuntimes(t *testing.T) {
+	write := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for name, path := range map[string]string{
+		"missing":            filepath.Join(t.TempDir(), "none"),
+		"writable by others": write("runc", "#!/bin/sh\nexit 0\n", 0o777),
+		"not executable":     write("runc", "#!/bin/sh\nexit 0\n", 0o644),
+		"dies":               write("runc", "#!/bin/sh\nkill -9 $$\n", 0o755),
+		"says nothing":       write("runc", "#!/bin/sh\nexit 0\n", 0o755),
+	} {
+		config := config(t, "test-broken")
+		config.Runtime, config.Stderr = path, nil
+		c, err := runner.Start(context.Background(), config)
+		if err == nil {
+			_, err = c.Probe(context.Background())
+			_ = c.Close()
+		}
+		if sandbox.KindOf(err) != sandbox.KindStart {
+			t.Errorf("%s: %v", name, err)
+		}
+		wantClean(t, config)
+	}
+}
+
+// TestHostDiskFullIsNoResult: below the sparse image the host's file system is
+// full, so writes succeed and are lost.
+func TestHostDiskFullIsNoResult(t *testing.T) {
+	config := config(t, "test-full")
+	image := needImage(t, config)
+	config.Disks = smallHostDisk(t)
+	c := start(t, config)
+	job, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: "full", Limits: small(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	box, err := job.Create(context.Background(), sandbox.Spec{Image: image, Network: sandbox.NetworkNone,
+		Profile: sandbox.ProfileJob, Limits: small(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(t, filepath.Join(config.Disks, "filler"))
+	_, err = box.Run(context.Background(), sandbox.Command{Argv: []string{"sh", "-c", "dd if=/dev/zero of=x bs=1M count=50; sync; true"}})
+	if sandbox.KindOf(err) != sandbox.KindCrashed {
+		t.Errorf("a command above a full host disk gave %v", err)
+	}
+}
+
+// smallHostDisk mounts a file system just above the floor.
+func smallHostDisk(t testing.TB) string {
+	t.Helper()
+	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
+	for _, argv := range [][]string{
+		{"truncate", "-s", strconv.FormatInt(policies.MinDiskBytes+(1<<30), 10), image},
+		{"mkfs.ext4", "-q", "-F", image}, {"mount", "-o", "loop", image, dir},
+	} {
+		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
+			t.Skipf("not applicable: %s: %v %s", argv[0], err, out)
+		}
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
+			t.Errorf("unmounting: %v %s", err, out)
+		}
+	})
+	return dir
+}
+
+// fill takes everything that is free, without writing it.
+func fill(t testing.TB, path string) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	at := int64(0)
+	for step := int64(1 << 30); step >= 4096; {
+		if err := unix.Fallocate(int(f.Fd()), 0, at, step); err != nil {
+			step /= 2
+			continue
+		}
+		at += step
+	}
+}
+
+func TestRoomIsBooked(t *testing.T) {
+	config := config(t, "test-room")
+	c := start(t, config)
+	limits := small(t)
+	limits.MemoryBytes = 4 << 30
+	var jobs []sandbox.Job
+	for i := range 64 {
+		job, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: sandbox.JobID(fmt.Sprintf("room-%d", i)), Limits: limits})
+		if err != nil {
+			if sandbox.KindOf(err) != sandbox.KindNoRoom {
+				t.Fatalf("job %d: %v", i, err)
+			}
+			break
+		}
+		jobs = append(jobs, job)
+	}
+	if len(jobs) == 64 {
+		t.Skip("not applicable: this host has more than 256 GiB of memory")
+	}
+	if len(jobs) == 0 {
+		t.Fatal("not one job fits")
+	}
+	if err := jobs[0].Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	job, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: "again", Limits: limits})
+	if err != nil {
+		t.Fatalf("after a job has closed: %v", err)
+	}
+	for _, j := range append(jobs[1:], job) {
+		if err := j.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// dead says whether a process is gone or a zombie: where the host's PID 1
+// doesn't reap, orphans stay that way.
+func dead(pid int) bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return true
+	}
+	_, rest, _ := strings.Cut(string(raw), ") ")
+	return strings.HasPrefix(rest, "Z")
+}
+
+// wantClean checks what a runner that has ended leaves on the host.
+func wantClean(t testing.TB, config runner.Config) {
+	t.Helper()
+	eventually(t, "nothing is left", func() bool {
+		loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+		loops = slices.DeleteFunc(loops, func(path string) bool {
+			raw, _ := os.ReadFile(path)
+			return !strings.HasPrefix(string(raw), config.Disks)
+		})
+		groups, _ := filepath.Glob("/sys/fs/cgroup/*/veyra-" + config.Instance)
+		nested, _ := filepath.Glob("/sys/fs/cgroup/*/*/*/veyra-" + config.Instance)
+		files, _ := os.ReadDir(config.Disks)
+		_, err := os.Stat(filepath.Join(runner.RunDir, config.Instance))
+		return len(loops)+len(groups)+len(nested)+len(files) == 0 && os.IsNotExist(err)
+	})
+}
+
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 10 s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
