@@ -96,7 +96,7 @@ func (h *host) open(ctx context.Context, secrets *redact.Set, log *slog.Logger) 
 		h.lockState,
 		func() error { return h.startSigner(ctx) },
 		func() error { return h.startBackend(ctx, log) },
-		h.openImages, h.listen,
+		h.openImages, h.listen, h.enterState,
 		func() error { return h.openPairing(secrets, log) },
 	} {
 		if err := step(); err != nil {
@@ -257,7 +257,7 @@ func (h *host) handOver() error {
 			return fmt.Errorf("%w: giving %s to the supervisor: %w", supervisor.ErrState, dir, err)
 		}
 	}
-	return h.enterState()
+	return nil
 }
 
 // watch closes what depends on a process that died. Run goes on: the daemon
@@ -330,9 +330,9 @@ func (h *host) close() {
 	}
 }
 
-// enterState makes the state directory the working directory: from then on the
-// supervisor's names are relative, so that it needs no right to pass the
-// directories above, which may be another user's.
+// enterState makes the state directory the working directory, before anything
+// keeps a name in it: the supervisor's names are relative, so that it needs no
+// right to pass the directories above, which may be another user's.
 func (h *host) enterState() error {
 	if err := os.Chdir(h.paths.state); err != nil {
 		return fmt.Errorf("%w: %w", supervisor.ErrState, err)
