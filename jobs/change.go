@@ -116,7 +116,7 @@ func (j *job) change(ctx context.Context, b based, r round) (collected, error) {
 	}
 	defer j.end(place)
 	if r.tree != "" {
-		if err := j.pour(ctx, place, r.tree, b.rules.Policy.Limits, deliverableKind); err != nil {
+		if err := j.pour(ctx, place, r.tree, b.rules.Policy.Limits, everything()); err != nil {
 			return collected{}, err
 		}
 	}

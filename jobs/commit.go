@@ -31,7 +31,7 @@ func (j *job) commit(ctx context.Context, c collected) (committed, error) {
 	}
 	made := committed{collected: c, request: j.commitRequest(c), pack: j.spoolPath("commit.pack")}
 	j.writePatch(ctx, place, c)
-	if err := j.pour(ctx, place, c.spool, c.rules.Policy.Limits, pathFilter(c.changes)); err != nil {
+	if err := j.pour(ctx, place, c.spool, c.rules.Policy.Limits, exactly(c.changes)); err != nil {
 		return made, err
 	}
 	if made.reply, err = j.makeCommit(ctx, place, made); err != nil {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
@@ -15,16 +17,16 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
-// pour unpacks the entries of a spooled change that belong, as the job's own
-// user, into the workspace of a live sandbox.
-func (j *job) pour(ctx context.Context, place sandbox.Sandbox, spool string, limits policies.Limits, belongs func(treestream.Entry) bool) error {
+// pour unpacks a selection of a spooled change, as the job's own user, into the
+// workspace of a live sandbox.
+func (j *job) pour(ctx context.Context, place sandbox.Sandbox, spool string, limits policies.Limits, wanted selection) error {
 	file, err := os.Open(spool)
 	if err != nil {
 		return fmt.Errorf("opening the change: %w", err)
 	}
 	defer file.Close()
 	out, in := io.Pipe()
-	go func() { in.CloseWithError(copyTree(file, in, limits, belongs)) }()
+	go func() { in.CloseWithError(copyTree(file, in, limits, wanted)) }()
 	words := newHeadTail(4 << 10)
 	exit, err := place.Run(ctx, sandbox.Command{
 		Argv: []string{sandbox.InitPath, "unpack", sandbox.Workspace}, Stdin: out, Stdout: words, Timeout: 5 * time.Minute,
@@ -41,34 +43,114 @@ func (j *job) pour(ctx context.Context, place sandbox.Sandbox, spool string, lim
 	return nil
 }
 
-func copyTree(spool io.Reader, w io.Writer, limits policies.Limits, belongs func(treestream.Entry) bool) error {
+// selection is what of a spool is poured. The zero selection takes nothing.
+type selection struct {
+	keep func(treestream.Entry) bool
+	// deletes are paths to be removed besides what the spool says, in any order.
+	deletes []string
+	// plain turns opaque directories into plain ones: what they hide is among
+	// deletes then, so that unchanged files below them, which the spool holds
+	// too, need not be written again.
+	plain bool
+}
+
+func copyTree(spool io.Reader, w io.Writer, limits policies.Limits, wanted selection) error {
 	in, err := treestream.NewReader(spool, treestream.Limits{Entries: maxCollected, Bytes: limits.ChangeBytes})
 	if err != nil {
 		return err
 	}
-	out := treestream.NewWriter(w, treestream.Options{})
+	out := newPourWriter(w, wanted.deletes)
 	for {
 		entry, err := in.Next()
 		if errors.Is(err, io.EOF) {
-			return out.Close()
+			return out.close()
 		}
 		if err != nil {
 			return err
 		}
-		if !belongs(entry) {
+		if !wanted.keep(entry) {
 			continue
 		}
+		if wanted.plain && entry.Kind == treestream.Opaque {
+			entry.Kind = treestream.Dir
+		}
 		entry.MTime = 0 // the time of unpacking: build tools go by it
-		if err := out.Add(entry, in); err != nil {
+		if err := out.add(entry, in); err != nil {
 			return err
 		}
 	}
 }
 
-// deliverableKind keeps all but links and special files, for the next round of
-// the model: what can't be delivered is not handed on.
-func deliverableKind(e treestream.Entry) bool {
-	return e.Kind != treestream.Symlink && e.Kind != treestream.Special
+// pourWriter merges deletions into a stream, in the stream's order.
+type pourWriter struct {
+	out     *treestream.Writer
+	deletes []string // sorted, those not yet written
+	leaf    string   // the last path that has nothing below it
+}
+
+func newPourWriter(w io.Writer, deletes []string) *pourWriter {
+	sorted := slices.Clone(deletes)
+	slices.SortFunc(sorted, func(a, b string) int {
+		if treestream.Less(a, b) {
+			return -1
+		}
+		return 1
+	})
+	return &pourWriter{out: treestream.NewWriter(w, treestream.Options{}), deletes: sorted}
+}
+
+func (p *pourWriter) add(e treestream.Entry, content io.Reader) error {
+	if err := p.deleteBefore(e.Path); err != nil {
+		return err
+	}
+	if e.Kind != treestream.Dir && e.Kind != treestream.Opaque {
+		p.leaf = e.Path
+	}
+	return p.out.Add(e, content)
+}
+
+// deleteBefore writes the deletions that come before path. One of path itself,
+// or below a path that is a file now or was deleted whole, is done by that.
+func (p *pourWriter) deleteBefore(path string) error {
+	for len(p.deletes) > 0 && (path == "" || !treestream.Less(path, p.deletes[0])) {
+		next := p.deletes[0]
+		p.deletes = p.deletes[1:]
+		if next == path || p.leaf != "" && strings.HasPrefix(next, p.leaf+"/") {
+			continue
+		}
+		p.leaf = next
+		if err := p.out.Add(treestream.Entry{Kind: treestream.Delete, Path: next}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pourWriter) close() error {
+	if err := p.deleteBefore(""); err != nil {
+		return err
+	}
+	return p.out.Close()
+}
+
+// everything takes all but links and special files, for the next round of the
+// model: what can't be delivered is not handed on.
+func everything() selection {
+	return selection{keep: func(e treestream.Entry) bool {
+		return e.Kind != treestream.Symlink && e.Kind != treestream.Special
+	}}
+}
+
+// exactly takes a change set: its written files, what was deleted, and the
+// directories above either.
+func exactly(set gitops.ChangeSet) selection {
+	wanted := selection{keep: pathFilter(set), plain: true}
+	for _, c := range set.Changes {
+		if c.Kind == gitops.ChangeDelete {
+			wanted.deletes = append(wanted.deletes, c.Path)
+		}
+	}
+	return wanted
 }
 
 // pathFilter keeps written files, what was deleted, and the directories above
