@@ -84,6 +84,7 @@ func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, lo
 	metrics := telemetry.New(version)
 	metrics.PolicyWeakenings.Set(float64(len(host.policy.Warnings()) + len(host.weakenings)))
 	model := newModel(s, metrics, log)
+	model.askFirst(ctx)
 	go model.watch(ctx)
 	config := jobsConfig(s, host, model, secrets, metrics, log)
 	super, err := supervisor.New(supervisorConfig(s, host), supervisor.Parts{

@@ -22,6 +22,8 @@ import (
 const (
 	askAgainReady    = 30 * time.Second
 	askAgainNotReady = 10 * time.Second
+	// firstAnswer is how long a start waits for the first one.
+	firstAnswer = 3 * time.Second
 )
 
 // model is the provider with what is known of its readiness. The beat reads the
@@ -92,6 +94,17 @@ func (m *model) say() string {
 	return ""
 }
 
+// askFirst asks before anybody is served: the control plane refuses a link while
+// the provider isn't ready, and an owner may enter it at once.
+func (m *model) askFirst(ctx context.Context) {
+	if m.skip {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, firstAnswer)
+	defer cancel()
+	_ = m.Ready(ctx) // what it means is remembered
+}
+
 // watch asks again and again, with jitter, until ctx ends.
 func (m *model) watch(ctx context.Context) {
 	if m.skip {
@@ -99,7 +112,7 @@ func (m *model) watch(ctx context.Context) {
 	}
 	for {
 		wait := askAgainReady
-		if m.Ready(ctx) != nil {
+		if m.say() != "" {
 			wait = askAgainNotReady
 		}
 		select {
@@ -107,6 +120,7 @@ func (m *model) watch(ctx context.Context) {
 			return
 		case <-time.After(wait*9/10 + rand.N(wait/5)):
 		}
+		_ = m.Ready(ctx)
 	}
 }
 
