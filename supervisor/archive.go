@@ -89,10 +89,14 @@ func viewOf(r journal.Record) JobView {
 	if json.Valid(r.Receipt) {
 		v.Receipt = r.Receipt
 	}
-	if r.Seal != nil {
-		v.Hash = r.Seal.Hash
-		if json.Valid(r.Seal.Body) {
-			v.Evidence = r.Seal.Body
+	evidence := r.Seal
+	if evidence == nil {
+		evidence = r.Draft // kept, never sent
+	}
+	if evidence != nil {
+		v.Hash, v.Signature = evidence.Hash, evidence.Signature
+		if json.Valid(evidence.Body) {
+			v.Evidence = evidence.Body
 		}
 	}
 	return v

@@ -123,7 +123,7 @@ func holdsUnknown(past []journal.Answer) bool {
 func (o *outbox) deliver(e *entry) {
 	ctx := e.lease.ctx
 	for try := 0; ctx.Err() == nil; try++ {
-		if e.lease.left() <= 0 {
+		if e.over() {
 			o.abandon(e, o.expired(e))
 			return
 		}
@@ -152,6 +152,18 @@ func (o *outbox) deliver(e *entry) {
 	// Else this process ends: the journal keeps the result for the next one.
 }
 
+// qualificationKept is how long a submission is offered. Its lease moves with
+// beats and may come back to life, so only age or a newer one ends it.
+const qualificationKept = 24 * time.Hour
+
+// over tells whether a result can't be taken any more, by our own knowledge.
+func (e *entry) over() bool {
+	if e.lease.key.Kind == journal.KindQualification {
+		return time.Since(e.sealed.at) > qualificationKept
+	}
+	return e.lease.left() <= 0
+}
+
 func (o *outbox) expired(e *entry) string {
 	if o.s.parts.Pairing.State() == Revoked {
 		return string(protocol.CodeRevoked)
@@ -163,6 +175,9 @@ func (o *outbox) expired(e *entry) string {
 // past the moment when a revision is due.
 func (o *outbox) wait(e *entry, v verdict, try int) time.Duration {
 	wait := max(backoff(try), v.wait)
+	if e.lease.key.Kind == journal.KindQualification {
+		return wait
+	}
 	if due := e.lease.left() - protocol.ResendUntil; due > 0 {
 		wait = min(wait, due)
 	}

@@ -165,11 +165,11 @@ var (
 
 // admit checks a token for a challenge or claim. mu is held.
 func (p *Pairing) admit(token protocol.PairingToken, now time.Time) error {
-	err := p.links.check(token, now)
-	if p.State() == Paired && !isUnknown(err) {
+	if p.State() == Paired {
+		// Whatever the token: links had their use.
 		return errToken{endUsed}
 	}
-	return err
+	return p.links.check(token, now)
 }
 
 // Admit tells whether a token works now, without using it up.
@@ -205,7 +205,7 @@ func (p *Pairing) Claim(c protocol.ClaimRequest, origin protocol.Origin) error {
 	}
 	next := binding{
 		Version: stateVersion, RuntimeID: p.config.RuntimeID, PublicKey: p.config.PublicKey,
-		AgentID: c.AgentID, AgentName: c.AgentName, Origin: origin,
+		AgentID: c.AgentID, AgentName: oneLine(c.AgentName, maxAgentName), Origin: origin,
 		Credential: c.RuntimeCredential, ClaimedAt: now,
 	}
 	if old := p.current.Load(); old.state() == Revoked {

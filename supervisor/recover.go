@@ -140,6 +140,7 @@ func (d *dispatcher) resumeNext(context.Context) {
 	}
 	next := d.resume[0]
 	code, why := d.s.unready()
+	moves := next.record.Kind == journal.KindQualification // its lease does, with beats
 	switch draft := next.record.Draft; {
 	case draft != nil:
 		// Needs no readiness: the same bytes are signed again, with the same
@@ -148,11 +149,11 @@ func (d *dispatcher) resumeNext(context.Context) {
 		d.start(d.s.newRun(next.lease, 0), func(r *run) {
 			d.s.draftAndSign(next.lease.ctx, r, draft.Body, draft.Hash)
 		})
-	case next.lease.ctx.Err() != nil || next.lease.left() <= 0:
+	case next.lease.ctx.Err() != nil || !moves && next.lease.left() <= 0:
 		d.resume = d.resume[1:]
 		r := d.s.newRun(next.lease, 0)
 		d.s.abandon(r, reasonOf(next.lease.ctx, string(protocol.CodeLeaseLost)))
-	case code != "" && next.lease.left() > leastLease:
+	case code != "" && (moves || next.lease.left() > leastLease):
 		d.s.note("An unfinished job waits: " + why)
 	default:
 		d.resume = d.resume[1:]
@@ -164,17 +165,7 @@ func (d *dispatcher) resumeNext(context.Context) {
 // ready in time.
 func (d *dispatcher) again(next resumable, b *binding, code protocol.Code, why string) {
 	if next.record.Kind == journal.KindQualification {
-		task, err := protocol.DecodeQualificationTask(next.record.Task)
-		if err != nil {
-			d.s.log.Error("a recovered qualification can't be read", "error", err)
-			return
-		}
-		q, err := task.Validate(b.Origin)
-		if err != nil || code != "" {
-			d.s.log.Error("a recovered qualification can't be run", "error", err, "why", why)
-			return
-		}
-		d.start(d.s.newRun(next.lease, 0), func(r *run) { d.s.executeQualification(next.lease.ctx, r, q) })
+		d.qualifyAgain(next, b)
 		return
 	}
 	task, err := protocol.DecodeJobTask(next.record.Task)
@@ -191,4 +182,21 @@ func (d *dispatcher) again(next resumable, b *binding, code protocol.Code, why s
 	default:
 		d.start(r, func(r *run) { d.s.executeJob(next.lease.ctx, r, job, next.record.Accepted) })
 	}
+}
+
+// qualifyAgain starts a recovered qualification. One that is not valid for the
+// origin of today's binding belongs to another agent: it is over.
+func (d *dispatcher) qualifyAgain(next resumable, b *binding) {
+	task, err := protocol.DecodeQualificationTask(next.record.Task)
+	q, invalid := task.Validate(b.Origin)
+	if err == nil {
+		err = invalid
+	}
+	r := d.s.newRun(next.lease, 0)
+	if err != nil {
+		r.log.Error("a recovered qualification can't be run", "error", err)
+		d.s.abandon(r, string(protocol.CodeTaskInvalid))
+		return
+	}
+	d.start(r, func(r *run) { d.s.executeQualification(next.lease.ctx, r, q) })
 }

@@ -66,10 +66,26 @@ func (s *Supervisor) executeJob(ctx context.Context, r *run, job protocol.Job, a
 	outcome := s.workOn(ctx, r, job, accepted)
 	s.measure(r, string(outcome.Failure), outcome.Abandoned)
 	if outcome.Abandoned != "" || r.lease.ctx.Err() != nil {
+		s.keepUnsent(r, outcome.Evidence)
 		s.abandon(r, reasonOf(r.lease.ctx, outcome.Abandoned))
 		return
 	}
 	s.sealJob(ctx, r, outcome.Evidence)
+}
+
+// keepUnsent journals evidence that came too late to be sent, for the owner. A
+// run that goes on after a restart makes its own.
+func (s *Supervisor) keepUnsent(r *run, e protocol.Evidence) {
+	if e == nil || stopped(r.lease.ctx) {
+		return
+	}
+	body, err := s.canonicalEvidence(e)
+	if err == nil {
+		_, err = s.parts.Journal.DraftEvidence(context.WithoutCancel(r.lease.ctx), r.key, body, "0x"+hashOf(body))
+	}
+	if err != nil {
+		r.log.Warn("the unsent evidence could not be kept", "error", err)
+	}
 }
 
 // workOn calls the worker; a panic of ours becomes INTERNAL_ERROR.

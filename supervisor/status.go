@@ -59,17 +59,19 @@ type OutboxView struct {
 
 // JobView is a run as the journal knows it.
 type JobView struct {
-	Kind     string          `json:"kind"`
-	ID       string          `json:"id"`
-	Lease    string          `json:"lease"`
-	State    string          `json:"state"`
-	Reason   string          `json:"reason,omitempty"`
-	Accepted time.Time       `json:"accepted"`
-	Ended    time.Time       `json:"ended,omitzero"`
-	Hash     string          `json:"hash,omitempty"`
-	Receipt  json.RawMessage `json:"receipt,omitempty"`
-	Deleted  bool            `json:"deleted,omitempty"`
-	Evidence json.RawMessage `json:"evidence,omitempty"`
+	Kind     string    `json:"kind"`
+	ID       string    `json:"id"`
+	Lease    string    `json:"lease"`
+	State    string    `json:"state"`
+	Reason   string    `json:"reason,omitempty"`
+	Accepted time.Time `json:"accepted"`
+	Ended    time.Time `json:"ended,omitzero"`
+	Hash     string    `json:"hash,omitempty"`
+	// Signature is empty for evidence that was kept and never sent.
+	Signature string          `json:"signature,omitempty"`
+	Receipt   json.RawMessage `json:"receipt,omitempty"`
+	Deleted   bool            `json:"deleted,omitempty"`
+	Evidence  json.RawMessage `json:"evidence,omitempty"`
 }
 
 var _ desk = (*Supervisor)(nil)
