@@ -258,8 +258,15 @@ func tryInstance(dir, instance string) (*os.Root, *hostlock.Lock, error) {
 
 func lockName(instance string) string { return instance + "/runner.lock" }
 
+// controlSocket is the daemon's, in the instance's directory. It ends without the
+// right to remove it.
+const controlSocket = "control.sock"
+
 // leaveInstance removes lock and directories, as far as nobody else uses them.
+// The socket goes while the lock is held: the next daemon makes its own after
+// its runner has the lock.
 func leaveInstance(shared *os.Root, lock *hostlock.Lock, dir, instance string) {
+	_ = shared.Remove(instance + "/" + controlSocket)
 	lock.Release()
 	_ = shared.Remove(instance)
 	for _, name := range []string{"ids", "booked"} {
