@@ -9,6 +9,8 @@ COMMIT        := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 LDFLAGS       := -s -w -X main.version=$(VERSION)+$(COMMIT)
 HELPERS       := cmd/veyra-sandboxd/helpers
 PREFIX        ?= /usr/local
+# Mounts, id ranges and image building need root; everything else does not.
+AS_ROOT       := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: all setup build image test lint vuln bench demo install soak fuzz clean
 
@@ -27,7 +29,7 @@ build: setup
 
 # The default image is built once a host and kept in the shared store.
 image: build
-	@bin/veyra-sandboxd image list --json | grep -q '"name": *"python"' || bin/veyra-sandboxd image build python
+	@$(AS_ROOT) bin/veyra-sandboxd image list --json | grep -q '"name": *"python"' || $(AS_ROOT) bin/veyra-sandboxd image build python
 
 test: image
 	@tools/test.sh

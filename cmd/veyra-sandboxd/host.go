@@ -13,7 +13,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -56,8 +55,6 @@ type host struct {
 	public, admin, control net.Listener
 
 	weakenings []string
-	// unenforceable says why the policy can't be enforced; "" if it can.
-	unenforceable atomic.Pointer[string]
 }
 
 // paths are the parts of the state directory.

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
 )
@@ -127,6 +126,3 @@ func sayDisk(dir string, floor int64) string {
 	}
 	return fmt.Sprintf("The disk is under the floor: %d MiB are free, keep.disk_floor wants %d MiB.", free>>20, floor>>20)
 }
-
-// roleOf is the role as the wire says it.
-func (s *Settings) roleOf() protocol.Role { return protocol.Role(s.Role) }
