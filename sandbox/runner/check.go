@@ -139,11 +139,16 @@ func insidePlaces(p string) bool {
 }
 
 // toFailure turns any error into what the wire carries. Errors without a kind
-// are the host's: the sandbox crashed below us.
-func toFailure(err error) *failure {
+// are the host's: nothing started, or what had started can't be trusted.
+func toFailure(what op, err error) *failure {
 	var typed *sandbox.Error
 	if !errors.As(err, &typed) {
-		return &failure{Kind: sandbox.KindStart, Op: "runner", Text: cut(err.Error())}
+		kind := sandbox.KindStart
+		switch what {
+		case opApplied, opCounters, opFreeze, opCollect, opCloseSandbox, opCloseJob:
+			kind = sandbox.KindCrashed
+		}
+		return &failure{Kind: kind, Op: "runner's " + string(what), Text: cut(err.Error())}
 	}
 	text := ""
 	if typed.Err != nil {

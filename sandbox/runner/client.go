@@ -160,17 +160,25 @@ func (c *Client) read() {
 			return
 		}
 		r.files = files
-		c.mu.Lock()
-		waiting := c.waiting[r.ID]
-		delete(c.waiting, r.ID)
-		c.mu.Unlock()
-		if waiting == nil {
+		if !c.deliver(r) {
 			closeFiles(files)
 			c.dropLate(r)
-			continue
 		}
-		waiting <- r // has room for one
 	}
+}
+
+// deliver hands a reply to its call, under the lock, so that a call which gives
+// up finds either the reply or nobody who will send one.
+func (c *Client) deliver(r reply) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	waiting := c.waiting[r.ID]
+	delete(c.waiting, r.ID)
+	if waiting == nil {
+		return false
+	}
+	waiting <- r // has room for one
+	return true
 }
 
 func (c *Client) endAll() {

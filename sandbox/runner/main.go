@@ -171,7 +171,7 @@ func decline(c *conn, cause error) error {
 	files, err := c.receive(&r)
 	closeFiles(files)
 	if err == nil {
-		f := toFailure(&sandbox.Error{Kind: sandbox.KindStart, Op: "starting the runner", Err: cause})
+		f := toFailure(r.Op, &sandbox.Error{Kind: sandbox.KindStart, Op: "starting the runner", Err: cause})
 		err = c.send(reply{ID: r.ID, Error: f}, nil)
 	}
 	return errors.Join(cause, err)

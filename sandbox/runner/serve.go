@@ -83,7 +83,7 @@ func (s *server) answer(ctx context.Context, r request) {
 	defer closeFiles(r.files)
 	out, err := s.do(ctx, r)
 	if err != nil {
-		out = reply{Error: toFailure(err)}
+		out = reply{Error: toFailure(r.Op, err)}
 	}
 	out.ID = r.ID
 	if err := s.conn.send(out, out.files); err != nil && ctx.Err() == nil {
