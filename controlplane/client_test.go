@@ -173,6 +173,9 @@ func TestG02DeadlinesAreTotal(t *testing.T) {
 	done := make(chan struct{})
 	trickle := func(conn net.Conn, first string) {
 		defer conn.Close()
+		if _, err := conn.Read(make([]byte, 4096)); err != nil {
+			return
+		}
 		_, _ = io.WriteString(conn, first)
 		for {
 			select {

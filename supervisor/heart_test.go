@@ -43,6 +43,12 @@ func (g *gaps) check(t *testing.T, from int, least, most time.Duration) {
 	}
 }
 
+func (g *gaps) first() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.starts[0]
+}
+
 func (g *gaps) count() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,7 +128,7 @@ func TestFirstBeatWaitsForTheClaimToBeStored(t *testing.T) {
 			t.Errorf("pairing %s before the first 200", s.Pairing)
 		}
 		g.check(t, 0, 2*time.Second, 2*time.Second)
-		if first := g.starts[0].Sub(claimed); first != time.Second {
+		if first := g.first().Sub(claimed); first != time.Second {
 			t.Errorf("the first beat came %v after the claim, want 1s", first)
 		}
 		close(stored)
