@@ -47,6 +47,12 @@ func tools() []provider.Tool {
 	}
 }
 
+// modelEnv keeps Python's caches out of the change: the model runs tests in the
+// tree that is collected, and not every project ignores what they leave.
+func modelEnv() []string {
+	return append(sandbox.DefaultEnv(), "PYTHONDONTWRITEBYTECODE=1", "PYTEST_ADDOPTS=-p no:cacheprovider")
+}
+
 // observation is what the model is told of a call.
 type observation struct {
 	text     string
@@ -99,7 +105,7 @@ func (r *round) bash(ctx context.Context, raw json.RawMessage) (observation, err
 	}
 	output := newHeadTail(keptOutput)
 	exit, err := r.place.Run(ctx, sandbox.Command{
-		Argv: []string{"/bin/bash", "-c", args.Command}, Stdout: output, Timeout: commandLimit(args.Timeout),
+		Argv: []string{"/bin/bash", "-c", args.Command}, Stdout: output, Timeout: commandLimit(args.Timeout), Env: modelEnv(),
 	})
 	if err != nil {
 		return observation{}, fmt.Errorf("running a command of the model: %w", err)
