@@ -37,6 +37,10 @@ test: image
 lint: build
 	@tools/lint.sh
 
+# The same check for vulnerabilities, with the newest database.
+vuln: build
+	@tools/lint.sh vuln
+
 bench: image
 	@tools/bench.sh
 
