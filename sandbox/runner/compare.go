@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -86,8 +87,7 @@ var exempt = map[string]bool{"/dev/pts": true}
 
 // nodes are the device files that the runtime binds into /dev.
 var nodes = map[string]bool{"/dev/null": true, "/dev/zero": true, "/dev/full": true,
-	"/dev/random": true, "/dev/urandom": true, "/dev/tty": true,
-	"/proc/kcore": true}
+	"/dev/random": true, "/dev/urandom": true, "/dev/tty": true}
 
 func mountControls(r Ready, a sandbox.Applied) []control {
 	loose, root := looseMounts(r.Mounts), false
@@ -117,7 +117,8 @@ func looseMounts(mounts []Mount) []string {
 	return loose
 }
 
-// maskedNode recognises a masked file: /dev/null bound over it.
+// maskedNode recognises a masked file: /dev/null bound over it. The host's /dev
+// is a tmpfs where the host itself is a container.
 func maskedNode(m Mount) bool {
-	return m.Type == "devtmpfs" && m.Root == "/null"
+	return m.Root == "/null" && (m.Type == "devtmpfs" || m.Type == "tmpfs") && strings.HasPrefix(m.Path, "/proc/")
 }

@@ -1,0 +1,106 @@
+package oci_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
+)
+
+// moments returns random delays within the time that a start takes; the seed is
+// printed.
+func moments(t testing.TB, n int) []time.Duration {
+	t.Helper()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	all := make([]time.Duration, n)
+	for i := range all {
+		all[i] = time.Duration(random.Int64N(int64(60 * time.Millisecond)))
+	}
+	return all
+}
+
+// TestJ02RunnerKilledInEveryState kills it somewhere between the first byte of
+// a request and a running command.
+func TestJ02RunnerKilledInEveryState(t *testing.T) {
+	config := config(t, "test-states")
+	image := needImage(t, config)
+	for _, moment := range moments(t, 8) {
+		c, err := runner.Start(context.Background(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kill := time.AfterFunc(moment, func() { _ = unix.Kill(c.Pid(), unix.SIGKILL) })
+		err = startSome(c, sandbox.Spec{Image: image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: small(t)})
+		if sandbox.KindOf(err) != sandbox.KindGone && sandbox.KindOf(err) != sandbox.KindStart {
+			t.Errorf("killed after %s: %v", moment, err)
+		}
+		kill.Stop()
+		<-c.Done()
+		_ = c.Close()
+	}
+	next := start(t, config)
+	if found := left(t, next.Pid(), config.Instance); len(found) != 0 {
+		t.Errorf("left after the sweep: %v", found)
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
+	wantClean(t, config)
+}
+
+// startSome starts sandboxes until something fails.
+func startSome(c *runner.Client, spec sandbox.Spec) error {
+	ctx := context.Background()
+	job, err := c.OpenJob(ctx, sandbox.JobSpec{ID: "states", Limits: spec.Limits})
+	for err == nil {
+		var box sandbox.Sandbox
+		if box, err = job.Create(ctx, spec); err == nil {
+			_, err = box.Run(ctx, sandbox.Command{Argv: []string{"sh", "-c", "echo x > file"}})
+		}
+		if err == nil {
+			_, err = box.Freeze(ctx, []sandbox.Part{{Paths: []string{sandbox.Workspace}}})
+		}
+	}
+	return err
+}
+
+// TestCancelledStartLeavesNothing cancels Create at random moments.
+func TestCancelledStartLeavesNothing(t *testing.T) {
+	config := config(t, "test-cancel")
+	image := needImage(t, config)
+	c := start(t, config)
+	before := left(t, c.Pid(), config.Instance)
+	job, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: "cancel", Limits: small(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, moment := range moments(t, 12) {
+		ctx, cancel := context.WithTimeout(context.Background(), moment)
+		box, err := job.Create(ctx, sandbox.Spec{Image: image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: small(t)})
+		cancel()
+		if err == nil {
+			err = box.Close(context.Background())
+			if err != nil {
+				t.Error(err)
+			}
+		} else if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("cancelled after %s: %v", moment, err)
+		}
+	}
+	eventually(t, "late answers are given back", func() bool { return len(children(t, c.Pid())) == 0 })
+	if err := job.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(before, left(t, c.Pid(), config.Instance)); diff != "" {
+		t.Errorf("left behind (-before +after):\n%s", diff)
+	}
+}
