@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 began=$(date +%s%N)
 say() { printf '%6.2fs  %s\n' "$(($(date +%s%N) - began))e-9" "$*"; }
 as_root=()
-[ "$(id -u)" = 0 ] || as_root=(sudo)
+[ "$(id -u)" = 0 ] || { as_root=(sudo) && sudo -v; }
 
 # What a run may leave on the host, one fact a line.
 traces() {
@@ -17,11 +17,16 @@ traces() {
   "${as_root[@]}" losetup -a 2>/dev/null | sort | sed 's/^/loop /'
   find /run/veyra-sandboxd 2>/dev/null | sort | sed 's/^/run /'
   find /sys/fs/cgroup -type d -name 'veyra-*' 2>/dev/null | sort | sed 's/^/cgroup /'
-  local dir command
-  for dir in /proc/[0-9]*; do
-    command=$( { tr '\0' ' ' <"$dir/cmdline"; } 2>/dev/null) || continue
-    if [[ ${command%% *} =~ (^|/)(veyra-[a-z]+|runc|\.veyra/[a-z]+)$ ]]; then echo "process ${dir#/proc/} $command"; fi
-  done | sort
+  python3 - <<'PY' | sort
+import os, re
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        words = open(f"/proc/{pid}/cmdline").read().split("\0")
+    except OSError:
+        continue
+    if re.search(r"(^|/)(veyra-[a-z]+|runc|\.veyra/[a-z]+)$", words[0]):
+        print("process", pid, *words)
+PY
 }
 
 # http METHOD URL [BODY]: the answer on stdout; 1 for any status but 2xx.
@@ -70,7 +75,7 @@ others_run() { cat "$before" "$after" | grep -F runner.lock | grep -qvF "${insta
 end() {
   [ -n "$2" ] || return 0
   local status=0
-  kill -TERM "$2" 2>/dev/null || true
+  "${as_root[@]}" kill -TERM "$2" 2>/dev/null || true
   wait "$2" || status=$?
   say "$1 has ended with status $status"
 }
@@ -80,6 +85,7 @@ clean_up() {
   trap - EXIT INT TERM
   end veyra-sandboxd "$daemon"
   end veyra-devplane "$devplane"
+  [ -z "$follower" ] || wait "$follower" || true
   if [ "$code" != 0 ] && [ -s "$tmp/daemon.log" ]; then
     echo "demo: the daemon's last words:" >&2
     tail -n 20 "$tmp/daemon.log" >&2
@@ -91,14 +97,14 @@ clean_up() {
   exit "$code"
 }
 
-daemon='' devplane='' instance=''
+daemon='' devplane='' follower='' instance=''
 before=$(mktemp) after=$(mktemp)
 traces >"$before"
 tmp=$(mktemp -d /tmp/veyra-demo.XXXXXX)
 trap clean_up EXIT
 trap 'exit 130' INT TERM
 
-# until FILE TEXT PID: waits until a line of FILE holds TEXT; 1 once PID is gone.
+# until_line FILE TEXT PID: waits until a line of FILE holds TEXT; 1 once PID is gone.
 until_line() {
   until grep -q -- "$2" "$1" 2>/dev/null; do
     kill -0 "$3" 2>/dev/null || return 1
@@ -106,22 +112,39 @@ until_line() {
   done
 }
 
+# What veyra-devplane tells is kept, and shown as it comes.
+follow='
+import json, sys, time
+began, log = int(sys.argv[1]), open(sys.argv[2], "w", buffering=1)
+for line in sys.stdin:
+    log.write(line)
+    event = json.loads(line)
+    name, _ = event.pop("event"), event.pop("elapsed_ms")
+    told = "  ".join(f"{k}={v}" for k, v in event.items() if name != "listening")
+    print(f"{(time.time_ns() - began) / 1e9:6.2f}s    {name}  {told}".rstrip(), flush=True)
+'
 mkdir "$tmp/repositories"
-bin/veyra-devplane serve --dir "$tmp/repositories" --json >"$tmp/devplane.log" 2>"$tmp/devplane.err" &
+mkfifo "$tmp/events"
+python3 -c "$follow" "$began" "$tmp/devplane.log" <"$tmp/events" &
+follower=$!
+bin/veyra-devplane serve --dir "$tmp/repositories" --json >"$tmp/events" 2>"$tmp/devplane.err" &
 devplane=$!
 until_line "$tmp/devplane.log" '"listening"' "$devplane" || { devplane=''; cat "$tmp/devplane.err" >&2; exit 1; }
 origin=$(sed -n '1s/.*"control_plane":"\([^"]*\)".*/\1/p' "$tmp/devplane.log")
 say "veyra-devplane serves control plane, git and model at $origin"
 
 read -r port admin < <(free_ports)
-export VEYRA_CONTROL_PLANE=$origin VEYRA_GIT_ORIGINS=$origin GITHUB_API_URL=$origin/api/v3
-export AI_BASE_URL=$origin/v1 AI_MODEL=scripted AI_API_KEY=not-a-real-key AI_PROVIDER=veyra-devplane
-export VEYRA_HEARTBEAT_SECONDS=2 RUNTIME_BIND_HOST=127.0.0.1 RUNTIME_PORT=$port RUNTIME_PUBLIC_HOST=127.0.0.1
-export VEYRA_TLS_MODE=off VEYRA_ADMIN_ADDR=127.0.0.1:$admin
+settings=(
+  VEYRA_CONTROL_PLANE="$origin" VEYRA_GIT_ORIGINS="$origin" GITHUB_API_URL="$origin/api/v3"
+  AI_BASE_URL="$origin/v1" AI_MODEL=scripted AI_API_KEY=not-a-real-key AI_PROVIDER=veyra-devplane
+  VEYRA_HEARTBEAT_SECONDS=2 VEYRA_TLS_MODE=off VEYRA_ADMIN_ADDR="127.0.0.1:$admin"
+  RUNTIME_BIND_HOST=127.0.0.1 RUNTIME_PORT="$port" RUNTIME_PUBLIC_HOST=127.0.0.1
+)
+sandboxd() { exec "${as_root[@]}" env "${settings[@]}" bin/veyra-sandboxd "$@"; }
 
 # start POLICY: 0 once the daemon serves, else its exit status.
 start() {
-  "${as_root[@]}" bin/veyra-sandboxd --policy "$1" --state-dir "$tmp/state" 2>"$tmp/daemon.log" &
+  sandboxd --policy "$1" --state-dir "$tmp/state" 2>"$tmp/daemon.log" &
   daemon=$!
   until_line "$tmp/daemon.log" '"serving"' "$daemon" && return 0
   local status=0
@@ -134,7 +157,7 @@ policy=strict status=0
 start $policy || status=$?
 if [ "$status" = 4 ]; then
   say "this host can't enforce strict: $(tail -n 1 "$tmp/daemon.log")"
-  "${as_root[@]}" bin/veyra-sandboxd doctor --policy strict | grep '^missing' || true
+  (sandboxd doctor --policy strict) 2>/dev/null | grep '^missing' || true
   policy=standard status=0
   start $policy || status=$?
 fi
@@ -142,7 +165,7 @@ fi
 instance=$(sed -n 's/.*"serving","instance":"\([0-9a-f]*\)".*/\1/p' "$tmp/daemon.log")
 say "veyra-sandboxd serves under the policy $policy, instance $instance"
 
-link=$("${as_root[@]}" bin/veyra-sandboxd link --state-dir "$tmp/state")
+link=$(sandboxd link --state-dir "$tmp/state")
 say "link: ${link%/*}/…"
 http POST "$origin/devplane/link" "{\"link\": \"$link\"}" >/dev/null
 say "the control plane has redeemed the link"
@@ -152,14 +175,6 @@ say "paired, beating, and qualified"
 
 accepted=0
 http GET "$origin/devplane/wait?for=accepted&timeout=3m" >"$tmp/state.json" || accepted=$?
-python3 - "$tmp/devplane.log" <<'PY'
-import json, sys
-for line in open(sys.argv[1]):
-    event = json.loads(line)
-    name, at = event.pop("event"), event.pop("elapsed_ms") / 1000
-    if name != "listening":
-        print(f"{at:14.2f}s  {name}  " + "  ".join(f"{k}={v}" for k, v in event.items()))
-PY
 [ "$accepted" = 0 ] || { say "no result was accepted"; exit 1; }
 say "the worker's result is accepted"
 
