@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -95,7 +96,11 @@ func (r ociRuntime) run(ctx context.Context, bundle, id string, pipes stdio) (in
 		"--log-format", "json", "run", "--detach", "--pid-file", pidFile, "--bundle", bundle, id)
 	cmd.Env, cmd.Dir = []string{}, bundle
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = pipes.in, pipes.out, pipes.err
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// It dies with us, or it would go on to make cgroups that nobody sweeps.
+	// The signal comes when the thread that forked ends, so that one stays.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	if err := cmd.Run(); err != nil {
 		return 0, fmt.Errorf("starting container: %w: %s", err, lastMessage(logFile))

@@ -73,11 +73,8 @@ func (d *Driver) sweepGroups(ctx context.Context, label string, swept sandbox.Sw
 	}
 	for name := range names {
 		g := group{d.cgroups, filepath.Join(label, name)}
-		killed, err := g.kill()
+		killed, err := g.clear(ctx)
 		if err != nil {
-			return err
-		}
-		if err := errors.Join(g.waitEmpty(ctx), g.remove()); err != nil {
 			return err
 		}
 		swept["cgroup"]++
@@ -138,6 +135,25 @@ func (g group) kill() (int, error) {
 		}
 	}
 	return count, nil
+}
+
+// clear ends what is in the group and removes it. Something that was on its way
+// into the group when its runner died may arrive after a look at it.
+func (g group) clear(ctx context.Context) (killed int, err error) {
+	for range 8 {
+		n, err := g.kill()
+		killed += n
+		if err != nil {
+			return killed, err
+		}
+		if err := g.waitEmpty(ctx); err != nil {
+			return killed, err
+		}
+		if err = g.remove(); !errors.Is(err, unix.EBUSY) {
+			return killed, err
+		}
+	}
+	return killed, fmt.Errorf("removing cgroup: %w", unix.EBUSY)
 }
 
 func (g group) killOne(pid int) bool {
