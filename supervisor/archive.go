@@ -24,9 +24,6 @@ type Archive struct {
 
 var _ archive = Archive{}
 
-// errBusyJob refuses to delete what still runs.
-var errBusyJob = errors.New("the job has not ended")
-
 // maxListed bounds a list of runs.
 const maxListed = 500
 
@@ -129,7 +126,7 @@ func (a Archive) DeleteJob(ctx context.Context, id string) error {
 	}
 	for _, key := range keys {
 		if err := a.Journal.Delete(ctx, key); errors.Is(err, journal.ErrOrder) {
-			return errBusyJob
+			return ErrBusyJob
 		} else if err != nil {
 			return err
 		}
@@ -155,7 +152,7 @@ func (a Archive) keys(ctx context.Context, id string) ([]journal.Key, error) {
 		}
 	}
 	if len(keys) == 0 {
-		return nil, errNoSuchJob
+		return nil, ErrNoJob
 	}
 	return keys, nil
 }

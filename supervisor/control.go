@@ -15,9 +15,6 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
 
-// errNoSuchJob answers for an id that no record has.
-var errNoSuchJob = errors.New("no such job")
-
 // desk is what the control socket asks; Supervisor is the real one.
 type desk interface {
 	Status() Status
@@ -173,17 +170,17 @@ func (c *control) deleteJob(w http.ResponseWriter, r *http.Request) {
 func pathID(w http.ResponseWriter, r *http.Request) (string, bool) {
 	id, err := protocol.ParseUUID(r.PathValue("id"))
 	if err != nil {
-		deny(w, http.StatusNotFound, errNoSuchJob.Error())
+		deny(w, http.StatusNotFound, ErrNoJob.Error())
 	}
 	return id, err == nil
 }
 
 func denyJob(w http.ResponseWriter, err error) {
 	switch {
-	case errors.Is(err, errNoSuchJob):
+	case errors.Is(err, ErrNoJob):
 		deny(w, http.StatusNotFound, err.Error())
-	case errors.Is(err, errBusyJob):
-		deny(w, http.StatusConflict, err.Error())
+	case errors.Is(err, ErrBusyJob):
+		deny(w, http.StatusLocked, err.Error())
 	default:
 		deny(w, http.StatusInternalServerError, err.Error())
 	}

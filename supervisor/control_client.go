@@ -50,10 +50,6 @@ func (c *Control) Status(ctx context.Context) (Status, error) {
 func (c *Control) Link(ctx context.Context, rotate bool) (string, error) {
 	var l linkReply
 	err := c.get(ctx, http.MethodPost, "/link?rotate="+strconv.FormatBool(rotate), &l)
-	var refused *controlError
-	if errors.As(err, &refused) && refused.status == http.StatusConflict {
-		return "", ErrPaired
-	}
 	return l.Link, err
 }
 
@@ -95,6 +91,19 @@ type controlError struct {
 
 // Error is the daemon's sentence.
 func (e *controlError) Error() string { return e.detail }
+
+// Unwrap gives a command the error that it gets without a daemon.
+func (e *controlError) Unwrap() error {
+	switch e.status {
+	case http.StatusNotFound:
+		return ErrNoJob
+	case http.StatusLocked:
+		return ErrBusyJob
+	case http.StatusConflict:
+		return ErrPaired
+	}
+	return nil
+}
 
 func (c *Control) get(ctx context.Context, method, path string, v any) error {
 	res, err := c.do(ctx, method, path)

@@ -12,6 +12,12 @@ var ErrState = errors.New("state is not usable")
 // ErrPaired is returned when a link is asked for while this instance is paired.
 var ErrPaired = errors.New("already paired")
 
+// ErrNoJob answers for an id that no record has.
+var ErrNoJob = errors.New("no run of this id is known")
+
+// ErrBusyJob refuses to delete what still runs.
+var ErrBusyJob = errors.New("the job has not ended")
+
 // stateError names the file and what is wrong with it.
 func stateError(path, format string, args ...any) error {
 	return fmt.Errorf("reading %s: %s: %w", path, fmt.Sprintf(format, args...), ErrState)

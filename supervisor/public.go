@@ -190,7 +190,7 @@ func (p *Public) claim(w http.ResponseWriter, r *http.Request) {
 
 // read decodes a body; what it can't take it answers by itself.
 func (p *Public) read(w http.ResponseWriter, r *http.Request, v any) bool {
-	data, err := io.ReadAll(r.Body)
+	raw, err := io.ReadAll(r.Body)
 	if err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
@@ -201,7 +201,7 @@ func (p *Public) read(w http.ResponseWriter, r *http.Request, v any) bool {
 		return false
 	}
 	var said versioned
-	if protocol.Decode(data, v, maxPublicBody) != nil || protocol.Decode(data, &said, maxPublicBody) != nil {
+	if protocol.Decode(raw, v, maxPublicBody) != nil || protocol.Decode(raw, &said, maxPublicBody) != nil {
 		deny(w, http.StatusBadRequest, "The request is not the JSON that was expected.")
 		return false
 	}
@@ -255,7 +255,9 @@ func (p *Public) address(r *http.Request) netip.Addr {
 func answer(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body)
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false) // signed texts pass as they are
+	_ = encoder.Encode(body)
 }
 
 // deny refuses with a sentence that an owner reads on the control plane's page.

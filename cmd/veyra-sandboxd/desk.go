@@ -2,14 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/veyra-labs/veyra-sandboxd/journal"
-	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
 )
 
@@ -50,27 +45,6 @@ func openDesk(ctx context.Context, o *options) (desk, func(), error) {
 // shelf reads the state directory, under its lock.
 type shelf struct{ supervisor.Archive }
 
-// Job adds the evidence that lies beside the log: the exact signed text.
-func (s shelf) Job(ctx context.Context, id string) ([]supervisor.JobView, error) {
-	all, err := s.Jobs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var found []supervisor.JobView
-	for _, view := range all {
-		if view.ID != id {
-			continue
-		}
-		evidence, err := readFileCapped(filepath.Join(s.JobsDir, view.ID, view.Lease, "evidence.json"), protocol.MaxBodyBytes)
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, err
-		}
-		view.Evidence = evidence
-		found = append(found, view)
-	}
-	return found, nil
-}
-
 // CopyLog copies the log of an assignment's newest run.
 func (s shelf) CopyLog(ctx context.Context, id string, w io.Writer) error {
 	log, err := s.OpenLog(ctx, id)
@@ -80,17 +54,4 @@ func (s shelf) CopyLog(ctx context.Context, id string, w io.Writer) error {
 	defer log.Close()
 	_, err = io.Copy(w, log)
 	return err
-}
-
-func readFileCapped(path string, limit int64) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	text, err := io.ReadAll(io.LimitReader(file, limit+1))
-	if err == nil && int64(len(text)) > limit {
-		return nil, fmt.Errorf("reading %s: over %d bytes", path, limit)
-	}
-	return text, err
 }

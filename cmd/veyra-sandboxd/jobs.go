@@ -67,9 +67,6 @@ func showJob(ctx context.Context, o *options, id string) error {
 	if err != nil {
 		return err
 	}
-	if len(runs) == 0 {
-		return withCode(exitWrongState, "no run of %.80q is known", id)
-	}
 	if o.json {
 		return printJSON(runs)
 	}
