@@ -279,6 +279,8 @@ func TestSingleTakesOneFile(t *testing.T) {
 	for name, text := range map[string]string{
 		"plain":    `{"summary":"s","files":[{"path":"q/ready.txt","content":"READY\n"}]}`,
 		"fenced":   "Here:\n```json\n{\"files\":[{\"path\":\"q/ready.txt\",\"content\":\"READY\\n\"}]}\n```\n",
+		"by id":    `{"files":[{"path_id":"FILE_1","content":"READY\n"}]}`,
+		"both":     `{"files":[{"path_id":"FILE_1","path":"q/ready.txt","content":"READY\n"}]}`,
 		"raw line": "{\"files\":[{\"path\":\"q/ready.txt\",\"content\":\"READY\n\"}]}",
 	} {
 		got, calls, err := runSingle(t, text)
@@ -292,6 +294,8 @@ func TestSingleRefusesTheRest(t *testing.T) {
 	for name, text := range map[string]string{
 		"no object":  "READY",
 		"two files":  `{"files":[{"path":"q/ready.txt","content":"a"},{"path":"b","content":"b"}]}`,
+		"other id":   `{"files":[{"path_id":"FILE_2","content":"a"}]}`,
+		"conflict":   `{"files":[{"path_id":"FILE_1","path":"q/other.txt","content":"a"}]}`,
 		"other path": `{"files":[{"path":"q/other.txt","content":"a"}]}`,
 		"unchanged":  `{"files":[{"path":"q/ready.txt","content":"NOT\n"}]}`,
 		"no content": `{"files":[{"path":"q/ready.txt"}]}`,
