@@ -61,11 +61,11 @@ func (c *Client) observe(e Endpoint, code int, sent time.Time) {
 func (c *Client) request(ctx context.Context, call call) (*http.Request, error) {
 	var body io.Reader
 	if call.body != nil {
-		data, err := encode(call.body)
+		raw, err := encode(call.body)
 		if err != nil {
 			return nil, fmt.Errorf("encoding request of %s: %w", call.endpoint, err)
 		}
-		body = bytes.NewReader(data)
+		body = bytes.NewReader(raw)
 	}
 	req, err := http.NewRequestWithContext(ctx, call.method, c.config.Origin.URL(call.path), body)
 	if err != nil {

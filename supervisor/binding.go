@@ -83,11 +83,11 @@ func (s store) read(name string, v any) (bool, error) {
 	if err := checkFile(path, f); err != nil {
 		return false, err
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxStateBytes+1))
-	if err != nil || len(data) > maxStateBytes {
+	raw, err := io.ReadAll(io.LimitReader(f, maxStateBytes+1))
+	if err != nil || len(raw) > maxStateBytes {
 		return false, stateError(path, "longer than %d bytes or unreadable", maxStateBytes)
 	}
-	return true, decodeState(path, data, v)
+	return true, decodeState(path, raw, v)
 }
 
 func checkFile(path string, f *os.File) error {
@@ -104,17 +104,17 @@ func checkFile(path string, f *os.File) error {
 }
 
 // decodeState is strict: these files are written by this program only.
-func decodeState(path string, data []byte, v any) error {
+func decodeState(path string, raw []byte, v any) error {
 	var versioned struct {
 		Version int `json:"version"`
 	}
-	if err := json.Unmarshal(data, &versioned); err != nil {
+	if err := json.Unmarshal(raw, &versioned); err != nil {
 		return stateError(path, "not JSON")
 	}
 	if versioned.Version != stateVersion {
 		return stateError(path, "version %d is not one that this program knows", versioned.Version)
 	}
-	dec := json.NewDecoder(bytes.NewReader(data))
+	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil || dec.More() {
 		return stateError(path, "not what this program writes")
@@ -124,9 +124,9 @@ func decodeState(path string, data []byte, v any) error {
 
 // write replaces a file. A crash leaves the old or the new content, whole.
 func (s store) write(name string, v any) error {
-	data, err := json.MarshalIndent(v, "", "  ")
+	raw, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encoding %s: %w", name, err)
 	}
-	return durable.WriteFile(filepath.Join(s.dir, name), append(data, '\n'), 0o600)
+	return durable.WriteFile(filepath.Join(s.dir, name), append(raw, '\n'), 0o600)
 }

@@ -74,7 +74,7 @@ func (l *lab) start() {
 		l.t.Fatal(err)
 	}
 	l.door.open()
-	l.secrets = &redact.Set{}
+	l.secrets = redact.New()
 	l.sup, err = supervisor.New(supervisor.Config{
 		Role: l.role, Version: "1.2.3", Provider: "scripted", Model: "model-1",
 		JobsDir: l.state + "/jobs", Heartbeat: l.beats,

@@ -131,3 +131,5 @@ func (d *door) want(what string, status int, got int, body map[string]any, says 
 		d.t.Errorf("%s: %d %v, want %d with %q", what, got, body, status, says)
 	}
 }
+
+func fuzzKey() ed25519.PrivateKey { return ed25519.NewKeyFromSeed(make([]byte, 32)) }

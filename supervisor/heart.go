@@ -62,6 +62,7 @@ type heart struct {
 	client       beater
 	heard        bool // a beat of this binding was answered 200 in this process
 	failures     int
+	lost         repeats
 	lastStart    time.Time
 	nextStart    time.Time
 	refusedSince time.Time // of 401s in a row
@@ -159,7 +160,7 @@ func (h *heart) take(b *binding, beat protocol.HeartbeatRequest, a controlplane.
 	result := judgeBeat(beat, a)
 	h.note.beat(result)
 	h.publish(result, a, start)
-	h.logBeat(result, a.Say())
+	h.logBeat(result, a.Say(), start)
 	switch result {
 	case "ok":
 		h.answered(b, start)
@@ -283,14 +284,15 @@ func (h *heart) publish(result string, a controlplane.Answer[protocol.HeartbeatR
 	h.view.Store(&view)
 }
 
-// logBeat logs a change, and a lasting failure every so often.
-func (h *heart) logBeat(result, said string) {
-	const often = 60 // beats, about five minutes
-	good := result == "ok" || result == "unhealthy"
-	switch {
-	case good && h.failures > 0:
-		h.log.Info("beats are taken again", "after", h.failures)
-	case !good && h.failures%often == 0:
-		h.log.Warn("a beat was not taken", "result", result, "said", said, "so_far", h.failures)
+// logBeat logs a failure as often as a repeated one is worth it, and the end.
+func (h *heart) logBeat(result, said string, start time.Time) {
+	if result == "ok" || result == "unhealthy" {
+		if n := h.lost.recovered(); n > 0 {
+			h.log.Info("beats are taken again", "lost", n)
+		}
+		return
+	}
+	if h.lost.failed(start) {
+		h.log.Warn("a beat was not taken", "result", result, "said", said, "so_far", h.lost.count)
 	}
 }

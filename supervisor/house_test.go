@@ -142,7 +142,7 @@ func (h *house) wire() (err error) {
 	}
 	h.t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	h.control = filepath.Join(dir, "s")
-	h.secrets = &redact.Set{}
+	h.secrets = redact.New()
 	h.sup, err = supervisor.New(supervisor.Config{
 		Role: h.role, Version: "1.2.3", Provider: "scripted", Model: "model-1",
 		JobsDir: filepath.Join(h.state, "jobs"), SigningLog: h.signingLog(), OwnerUID: os.Getuid(),

@@ -48,10 +48,12 @@ type entry struct {
 	// unknown says that some send of any revision was not refused for sure: it
 	// may have been stored, so nothing else may ever follow.
 	unknown bool
-	// refused says that a failure was already sent instead of the result.
+	// revised says that a failure has taken the place of the result.
 	revised bool
-	sends   int
-	said    string
+	lost    repeats
+	// sends and said are for status, under the outbox's mu.
+	sends int
+	said  string
 }
 
 func newOutbox(s *Supervisor) *outbox { return &outbox{s: s, entries: map[runKey]*entry{}} }
@@ -290,8 +292,8 @@ func (o *outbox) publish(e *entry, v verdict) {
 	o.mu.Lock()
 	e.said = v.say
 	o.mu.Unlock()
-	if !v.taken {
-		o.s.log.Warn("a result was not taken", "assignment", e.lease.key.ID, "lease", e.lease.key.Lease,
+	if !v.taken && e.lost.failed(time.Now()) {
+		o.s.log.Warn("a result was not taken", "so_far", e.lost.count, "assignment", e.lease.key.ID, "lease", e.lease.key.Lease,
 			"class", v.class, "said", v.say, "left", e.lease.left().Round(time.Second).String())
 	}
 }

@@ -107,8 +107,8 @@ func (p *Plane) newCaller(base string) caller {
 }
 
 func (c caller) post(ctx context.Context, path string, body map[string]any, want int) (map[string]any, error) {
-	data, _ := json.Marshal(body)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(data))
+	raw, _ := json.Marshal(body)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, bytes.NewReader(raw))
 	if err != nil {
 		return nil, err
 	}
@@ -119,12 +119,12 @@ func (c caller) post(ctx context.Context, path string, body map[string]any, want
 		return nil, err
 	}
 	defer res.Body.Close()
-	data, err = io.ReadAll(io.LimitReader(res.Body, 64<<10))
+	raw, err = io.ReadAll(io.LimitReader(res.Body, 64<<10))
 	if err != nil {
 		return nil, err
 	}
 	var got map[string]any
-	_ = json.Unmarshal(data, &got)
+	_ = json.Unmarshal(raw, &got)
 	if res.StatusCode != want {
 		detail, _ := got["detail"].(string)
 		return nil, &Refusal{res.StatusCode, detail}

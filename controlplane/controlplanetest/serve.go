@@ -139,21 +139,21 @@ func readBody(r *http.Request, e Endpoint) (map[string]any, *reply) {
 	if method == http.MethodGet {
 		return map[string]any{}, nil
 	}
-	data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
-	if err != nil || len(data) >= maxBody {
+	raw, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
+	if err != nil || len(raw) >= maxBody {
 		return nil, ref(crash(http.StatusBadRequest))
 	}
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
 		return nil, ref(refuse(http.StatusUnsupportedMediaType, "Unsupported media type in request."))
 	}
-	return parseBody(data)
+	return parseBody(raw)
 }
 
-func parseBody(data []byte) (map[string]any, *reply) {
-	if !utf8.Valid(data) {
+func parseBody(raw []byte) (map[string]any, *reply) {
+	if !utf8.Valid(raw) {
 		return nil, ref(refuse(http.StatusBadRequest, "JSON parse error"))
 	}
-	dec := json.NewDecoder(bytes.NewReader(data))
+	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
 	var body map[string]any
 	if err := dec.Decode(&body); err != nil || body == nil {

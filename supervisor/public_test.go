@@ -1,0 +1,107 @@
+package supervisor_test
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+)
+
+// Attack case H09: strangers who hold connections open miss no beat, and get no
+// more connections than there are slots.
+func TestH09IdleStrangersMissNoBeat(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, controlplanetest.Options{Qualified: true})
+	h.boot()
+	h.pair()
+	h.wait("beats come", func(v controlplanetest.View) bool { return v.Counts.Beats > 0 })
+	var open []net.Conn
+	defer func() {
+		for _, conn := range open {
+			_ = conn.Close()
+		}
+	}()
+	for range 300 {
+		conn, err := net.Dial("tcp", h.public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, conn)
+	}
+	// One over the slots is closed at once: its read ends without a byte.
+	last := open[len(open)-1]
+	if err := last.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := last.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("a connection over the slots read %d bytes, %v", n, err)
+	}
+	before := h.plane.View().Counts.Beats
+	h.wait("beats go on", func(v controlplanetest.View) bool { return v.Counts.Beats > before+5 })
+}
+
+// Attack case H09: wrong lengths and chunks end in an error, not in a hang.
+func TestH09WrongLengthsAreRefused(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, controlplanetest.Options{})
+	h.boot()
+	for name, request := range map[string]string{
+		"two lengths": "POST /veyra/connect/claim HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}",
+		"both":        "POST /veyra/connect/claim HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: gzip\r\n\r\n{}",
+		"bad chunk":   "POST /veyra/connect/claim HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+		"no host":     "GET /veyra/health HTTP/1.1\r\n\r\n",
+		"long header": "GET /veyra/health HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10) + "\r\n\r\n",
+	} {
+		conn, err := net.Dial("tcp", h.public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		if _, err := conn.Write([]byte(request)); err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err == nil && (res.StatusCode < 400 || res.StatusCode >= 600) {
+			t.Errorf("%s: %s", name, res.Status)
+		}
+		_ = conn.Close()
+	}
+}
+
+// FuzzPublic sends anything to the connect routes: no 5xx, and a signature only
+// for a challenge that is nothing but letters.
+func FuzzPublic(f *testing.F) {
+	f.Add("challenge", `{"token":"x","challenge":"`+goodQuestion+`","veyra_origin":""}`)
+	f.Add("challenge", `{"token":7}`)
+	f.Add("claim", `{"token":"x","agent_id":"`+someID+`","heartbeat_url":"`+origin+protocol.PathHeartbeat+`"}`)
+	f.Add("claim", `[[[[`)
+	f.Add("challenge?protocol=2", `{"protocol_version":1e99}`)
+	dir := f.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, route, body string) {
+		d := &door{t: t, dir: dir, key: fuzzKey()}
+		d.open()
+		if strings.ContainsAny(route, " \r\n#%") || len(route) > 100 {
+			t.Skip("not a path")
+		}
+		body = strings.ReplaceAll(body, `"x"`, `"`+string(d.token(true))+`"`)
+		r := httptest.NewRequest("POST", "/veyra/connect/"+route, strings.NewReader(body))
+		w := httptest.NewRecorder()
+		d.public.ServeHTTP(w, r)
+		if w.Code >= 500 {
+			t.Errorf("%d for %q", w.Code, body)
+		}
+		if w.Code == 200 && !strings.Contains(w.Body.String(), `"signature"`) {
+			t.Errorf("200 without a signature: %s", w.Body)
+		}
+	})
+}
