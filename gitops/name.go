@@ -3,7 +3,6 @@ package gitops
 import (
 	"fmt"
 	"strings"
-	"unicode"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -82,13 +81,12 @@ func IsModulesFile(name string) bool {
 }
 
 func foldName(name string) string {
-	kept := strings.Map(func(r rune) rune {
+	return strings.ToLower(strings.Map(func(r rune) rune {
 		if ignorable(r) {
 			return -1
 		}
-		return unicode.ToLower(r)
-	}, norm.NFKC.String(name))
-	return strings.ToLower(kept)
+		return r
+	}, norm.NFKC.String(name)))
 }
 
 // ignorable lists the code points that HFS+ leaves out when it compares names

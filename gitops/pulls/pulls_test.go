@@ -316,6 +316,7 @@ func TestRefusalsAndRedirects(t *testing.T) {
 		"renamed in case":     {hit(http.MethodGet, 1, githosttest.Redirect(301, "/repos/Acme/SHOP/pulls")), nil},
 		"moved by number":     {hit(http.MethodGet, 1, githosttest.Redirect(301, "/repositories/17/pulls")), pulls.ErrMoved},
 		"moved to a name":     {hit(http.MethodGet, 1, githosttest.Redirect(301, "/repos/acme/store/pulls")), pulls.ErrMoved},
+		"moved to an owner":   {hit(http.MethodGet, 1, githosttest.Redirect(301, "/repos/globex/shop/pulls")), pulls.ErrMoved},
 		"moved to a host":     {hit(http.MethodGet, 1, githosttest.Redirect(302, foreign.URL+"/repos/acme/shop/pulls")), pulls.ErrMoved},
 		"another scheme":      {hit(http.MethodGet, 1, githosttest.Redirect(302, "https://127.0.0.1/repos/acme/shop/pulls")), pulls.ErrUnreachable},
 		"second hop":          {hit(http.MethodGet, 0, githosttest.Redirect(301, "/repos/Acme/shop/pulls")), pulls.ErrMoved},
