@@ -23,9 +23,10 @@ import (
 // folder is a place without walls: these tests are about the loop, the walls
 // have a suite of their own. It knows init's helper modes.
 type folder struct {
-	dir string
-	err error
-	ran []string
+	dir  string
+	err  error
+	gone bool // each command takes the sandbox with it
+	ran  []string
 }
 
 func (f *folder) Run(ctx context.Context, cmd sandbox.Command) (sandbox.Exit, error) {
@@ -35,6 +36,10 @@ func (f *folder) Run(ctx context.Context, cmd sandbox.Command) (sandbox.Exit, er
 	f.ran = append(f.ran, strings.Join(cmd.Argv, " "))
 	if cmd.Argv[0] == sandbox.InitPath {
 		return f.helper(cmd)
+	}
+	if f.gone {
+		f.err = &sandbox.Error{Kind: sandbox.KindGone, Op: "running"}
+		return sandbox.Exit{Code: -1, Gone: true, Ended: sandbox.LimitOOM, Limits: []sandbox.Limit{sandbox.LimitOOM}}, nil
 	}
 	c := exec.CommandContext(ctx, cmd.Argv[0], cmd.Argv[1:]...)
 	c.Dir, c.Stdout, c.Stderr = f.dir, cmd.Stdout, cmd.Stdout

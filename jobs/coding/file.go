@@ -10,6 +10,19 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
+// watchedPlace notices that a command took the whole sandbox with it. That ends
+// the round, not the job: what was changed by then can still be collected.
+type watchedPlace struct {
+	Place
+	gone *bool
+}
+
+func (w watchedPlace) Run(ctx context.Context, cmd sandbox.Command) (sandbox.Exit, error) {
+	exit, err := w.Place.Run(ctx, cmd)
+	*w.gone = *w.gone || exit.Gone
+	return exit, err
+}
+
 // readFile reads a file of the workspace through init's helper, which follows
 // no link. It tells false for what is no readable regular file within bounds.
 func readFile(ctx context.Context, place Place, name string) ([]byte, bool, error) {

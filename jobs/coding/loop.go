@@ -20,6 +20,9 @@ type LoopConfig struct {
 	JobTokens int64
 	// ContextCharacters is the room of the model's context; 0: 240,000.
 	ContextCharacters int
+	// FirstPause is the pause before a provider in trouble is asked again,
+	// doubled from time to time; 0: two seconds.
+	FirstPause time.Duration
 	// Redact takes the exact secrets out of what is sent and kept; nil: as is.
 	Redact func(string) string
 }
@@ -36,6 +39,9 @@ func (c LoopConfig) withDefaults() LoopConfig {
 	}
 	if c.ContextCharacters == 0 {
 		c.ContextCharacters = 240_000
+	}
+	if c.FirstPause == 0 {
+		c.FirstPause = 2 * time.Second
 	}
 	if c.Redact == nil {
 		c.Redact = func(s string) string { return s }
@@ -72,13 +78,16 @@ type round struct {
 	bad     int // unusable answers in a row
 	talked  bool
 	warned  bool
+	gone    bool  // the sandbox ended with a command: nothing more can be done in it
+	trouble error // of the provider, while it lasts
 }
 
 // Change runs one round (see Engine).
 func (l *Loop) Change(ctx context.Context, place Place, brief Brief, meter Meter) (Result, error) {
 	ctx, cancel := context.WithDeadline(ctx, brief.Deadline)
 	defer cancel()
-	r := &round{loop: l, place: place, brief: brief, meter: meter}
+	r := &round{loop: l, brief: brief, meter: meter}
+	r.place = watchedPlace{place, &r.gone}
 	r.history = newHistory(l.cfg.ContextCharacters, l.cfg.Redact, brief)
 	for {
 		done, err := r.step(ctx)
@@ -91,7 +100,7 @@ func (l *Loop) Change(ctx context.Context, place Place, brief Brief, meter Meter
 // finish turns the end of the time into a budget: a change made by then still
 // goes to the tests.
 func (r *round) finish(ctx context.Context, err error) (Result, error) {
-	if err != nil && ctx.Err() == context.DeadlineExceeded && !time.Now().Before(r.brief.Deadline) {
+	if err != nil && r.trouble == nil && ctx.Err() == context.DeadlineExceeded && !time.Now().Before(r.brief.Deadline) {
 		r.result.Ended = BudgetTime
 		return r.result, nil
 	}
@@ -164,7 +173,7 @@ func (r *round) ask(ctx context.Context) (*provider.Message, error) {
 // request halves what is kept when the context is full, twice.
 func (r *round) request(ctx context.Context) (provider.Reply, error) {
 	for try := 0; ; try++ {
-		reply, err := r.loop.provider.Chat(ctx, provider.Request{
+		reply, err := r.chat(ctx, provider.Request{
 			Messages: r.history.messages, Tools: tools(), MaxTokens: r.loop.cfg.OutputTokens,
 		})
 		if provider.KindOf(err) != provider.ContextOverflow || try == 2 {
@@ -219,6 +228,9 @@ func (r *round) runCalls(ctx context.Context, calls []provider.Call) (bool, erro
 		finished = finished || seen.finished
 		r.history.observe(call.ID, seen.text)
 		r.note("tool", map[string]string{"call": call.ID, "text": seen.text})
+		if r.gone {
+			return true, nil
+		}
 		if advice, stuck := r.watch.see(call, seen); stuck {
 			return false, &Error{Kind: Stuck, Err: fmt.Errorf("%s", advice)}
 		} else if advice != "" {

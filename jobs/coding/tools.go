@@ -186,7 +186,7 @@ func (r *round) replace(ctx context.Context, name, before, after string) (observ
 	}
 	edited, problem := replaceOnce(content, exists, before, after)
 	if problem != "" {
-		return observation{text: "error: " + problem, failed: true}, nil
+		return observation{text: "error: " + Observe(r.loop.cfg.Redact(problem)), failed: true}, nil
 	}
 	written, err := writeFile(ctx, r.place, name, edited)
 	if err != nil || written != "" {
