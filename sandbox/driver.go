@@ -70,6 +70,9 @@ type Applied struct {
 	CPUMilli int64  `json:"cpu_milli"` // thousandths of a core
 	Disk     int64  `json:"disk"`      // bytes of the quota's file system
 	Inodes   int64  `json:"inodes"`    // of the quota's file system
+	Files    int64  `json:"files"`     // PID 1's hard limit of open files
+	Core     int64  `json:"core"`      // PID 1's hard limit of core files, bytes
+	Net      string `json:"net"`       // network interfaces, sorted, by spaces
 	FirstID  uint32 `json:"first_id"`  // host id of uid 0 inside
 	IDs      uint32 `json:"ids"`       // length of the range
 	Seccomp  int    `json:"seccomp"`   // mode of PID 1 by the host's /proc

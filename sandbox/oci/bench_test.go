@@ -3,6 +3,7 @@ package oci_test
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,6 +74,61 @@ func BenchmarkCommand(b *testing.B) {
 		all = append(all, exit.Duration)
 	}
 	b.ReportMetric(ms(median(all)), "ms/command")
+}
+
+// BenchmarkCollect collects three changed files out of a tree of 100,000.
+func BenchmarkCollect(b *testing.B) {
+	config := config(b, "test-bench")
+	image := pythonImage(b, config.Images)
+	if image == "" {
+		b.Skip("not applicable: no python image")
+	}
+	ctx := context.Background()
+	job, limits := benchJob(b, start(b, config))
+	spec := sandbox.Spec{Image: image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: limits}
+	spec.Layers = []sandbox.LayerID{manyFiles(b, job, spec)}
+	var all []time.Duration
+	for b.Loop() {
+		box, err := job.Create(ctx, spec)
+		if err != nil {
+			b.Fatal(err)
+		}
+		script := "echo 1 > d7/f7; echo 2 > d50/f3; echo 3 > d99/f999"
+		if exit, err := box.Run(ctx, sandbox.Command{Argv: []string{"sh", "-c", script}}); err != nil || exit.Code != 0 {
+			b.Fatal(exit, err)
+		}
+		began := time.Now()
+		if err := box.Collect(ctx, io.Discard); err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, time.Since(began))
+		if err := box.Close(ctx); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(ms(median(all)), "ms/collect")
+	b.ReportMetric(0, "ns/op")
+}
+
+// manyFiles freezes a tree of 100,000 files.
+func manyFiles(b *testing.B, job sandbox.Job, spec sandbox.Spec) sandbox.LayerID {
+	ctx := context.Background()
+	box, err := job.Create(ctx, spec)
+	if err != nil {
+		b.Fatal(err)
+	}
+	exit, err := box.Run(ctx, sandbox.Command{Argv: []string{"python3", "-c", `import os
+for d in range(100):
+    os.mkdir("d%d" % d)
+    for f in range(1000): os.close(os.open("d%d/f%d" % (d, f), os.O_CREAT | os.O_WRONLY))`}})
+	if err != nil || exit.Code != 0 {
+		b.Fatal(exit, err)
+	}
+	ids, err := box.Freeze(ctx, []sandbox.Part{{Paths: []string{sandbox.Workspace}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return ids[0]
 }
 
 func benchJob(b *testing.B, c sandbox.Backend) (sandbox.Job, policies.Limits) {

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -96,6 +97,38 @@ func TestRunnerHoldsOnlyWhatItNeeds(t *testing.T) {
 	environ, err := os.ReadFile(dir + "/environ")
 	if err != nil || bytes.Count(environ, []byte("=")) != 1 {
 		t.Errorf("runner's environment is %q, %v", environ, err)
+	}
+}
+
+// TestAnotherUIDCantReachASandbox tries what uid 0 without capabilities can do:
+// the supervisor runs as another id for that reason.
+func TestAnotherUIDCantReachASandbox(t *testing.T) {
+	config := config(t, "test-uid")
+	c := start(t, config)
+	_, box := sleeper(t, c, needImage(t, config))
+	pid := children(t, c.Pid())[0]
+	groups, _ := filepath.Glob("/sys/fs/cgroup/*/veyra-test-uid/*/cgroup.procs")
+	nested, _ := filepath.Glob("/sys/fs/cgroup/*/*/*/veyra-test-uid/*/cgroup.procs")
+	attempts := [][]string{
+		{"nsenter", "-t", strconv.Itoa(pid), "-U", "-m", "-p", "true"}, {"nsenter", "-t", strconv.Itoa(pid), "-U", "true"},
+		{"kill", "-9", strconv.Itoa(pid)}, {"kill", "-9", strconv.Itoa(c.Pid())},
+		{"ls", fmt.Sprintf("/proc/%d/root/", pid)}, {"cat", fmt.Sprintf("/proc/%d/environ", pid)}, {"ls", fmt.Sprintf("/proc/%d/fd/", c.Pid())},
+	}
+	for _, path := range append(groups, nested...) {
+		attempts = append(attempts, []string{"sh", "-c", "echo 0 > " + path})
+	}
+	if len(attempts) == 7 {
+		t.Fatal("no cgroup of the sandbox was found")
+	}
+	for _, argv := range attempts {
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 64_999, Gid: 64_999}}
+		if out, err := cmd.CombinedOutput(); err == nil {
+			t.Errorf("%q worked: %s", argv, out)
+		}
+	}
+	if exit, err := box.Run(context.Background(), sandbox.Command{Argv: []string{"true"}}); err != nil || exit.Code != 0 {
+		t.Errorf("afterwards: %+v, %v", exit, err)
 	}
 }
 
@@ -302,103 +335,6 @@ func TestJ08BrokenRuntimes(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		wantClean(t, config)
-	}
-}
-
-// TestHostDiskFullIsNoResult: below the sparse image the host's file system is
-// full, so writes succeed and are lost.
-func TestHostDiskFullIsNoResult(t *testing.T) {
-	config := config(t, "test-full")
-	image := needImage(t, config)
-	config.Disks = smallHostDisk(t)
-	c := start(t, config)
-	job, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: "full", Limits: small(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	box, err := job.Create(context.Background(), sandbox.Spec{Image: image, Network: sandbox.NetworkNone,
-		Profile: sandbox.ProfileJob, Limits: small(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fill(t, filepath.Join(config.Disks, "filler"))
-	_, err = box.Run(context.Background(), sandbox.Command{Argv: []string{"sh", "-c", "dd if=/dev/zero of=x bs=1M count=50; sync; true"}})
-	if sandbox.KindOf(err) != sandbox.KindCrashed {
-		t.Errorf("a command above a full host disk gave %v", err)
-	}
-}
-
-// smallHostDisk mounts a file system just above the floor.
-func smallHostDisk(t testing.TB) string {
-	t.Helper()
-	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
-	for _, argv := range [][]string{
-		{"truncate", "-s", strconv.FormatInt(policies.MinDiskBytes+(1<<30), 10), image},
-		{"mkfs.ext4", "-q", "-F", image}, {"mount", "-o", "loop", image, dir},
-	} {
-		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
-			t.Skipf("not applicable: %s: %v %s", argv[0], err, out)
-		}
-	}
-	t.Cleanup(func() {
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
-			t.Errorf("unmounting: %v %s", err, out)
-		}
-	})
-	return dir
-}
-
-// fill takes everything that is free, without writing it.
-func fill(t testing.TB, path string) {
-	t.Helper()
-	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	at := int64(0)
-	for step := int64(1 << 30); step >= 4096; {
-		if err := unix.Fallocate(int(f.Fd()), 0, at, step); err != nil {
-			step /= 2
-			continue
-		}
-		at += step
-	}
-}
-
-func TestRoomIsBooked(t *testing.T) {
-	config := config(t, "test-room")
-	c := start(t, config)
-	limits := small(t)
-	limits.MemoryBytes = 4 << 30
-	var jobs []sandbox.Job
-	for i := range 64 {
-		job, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: sandbox.JobID(fmt.Sprintf("room-%d", i)), Limits: limits})
-		if err != nil {
-			if sandbox.KindOf(err) != sandbox.KindNoRoom {
-				t.Fatalf("job %d: %v", i, err)
-			}
-			break
-		}
-		jobs = append(jobs, job)
-	}
-	if len(jobs) == 64 {
-		t.Skip("not applicable: this host has more than 256 GiB of memory")
-	}
-	if len(jobs) == 0 {
-		t.Fatal("not one job fits")
-	}
-	if err := jobs[0].Close(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	job, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: "again", Limits: limits})
-	if err != nil {
-		t.Fatalf("after a job has closed: %v", err)
-	}
-	for _, j := range append(jobs[1:], job) {
-		if err := j.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
 	}
 }
 

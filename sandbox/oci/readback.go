@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
@@ -63,7 +67,43 @@ func (b *box) applyProcess(a *sandbox.Applied) error {
 		return fmt.Errorf("reading capabilities of PID 1: %w", err)
 	}
 	a.Own = ownNamespaces(proc)
+	if err := readRlimits(b.process.Pid, a); err != nil {
+		return err
+	}
+	if a.Net, err = interfaces(proc + "/net/dev"); err != nil {
+		return err
+	}
 	return readMap(proc+"/uid_map", a)
+}
+
+func readRlimits(pid int, a *sandbox.Applied) error {
+	var files, core unix.Rlimit
+	err := errors.Join(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &files), unix.Prlimit(pid, unix.RLIMIT_CORE, nil, &core))
+	if err != nil {
+		return fmt.Errorf("reading limits of PID 1: %w", err)
+	}
+	a.Files, a.Core = clamp(files.Max), clamp(core.Max)
+	return nil
+}
+
+// clamp keeps "unlimited" from becoming a negative number.
+func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
+
+// interfaces lists the devices of a process's network namespace: two lines of
+// head, then one device a line.
+func interfaces(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("reading network devices: %w", err)
+	}
+	var names []string
+	for line := range strings.Lines(string(raw)) {
+		if name, _, found := strings.Cut(line, ":"); found {
+			names = append(names, strings.TrimSpace(name))
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " "), nil
 }
 
 func statusFields(text string) map[string]string {

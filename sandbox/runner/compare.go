@@ -39,7 +39,8 @@ func compare(spec sandbox.Spec, ready Ready, a sandbox.Applied) error {
 
 // controls lists what both sides saw of a sandbox that has just started.
 func controls(spec sandbox.Spec, r Ready, a sandbox.Applied) []control {
-	return slices.Concat(limitControls(spec, a), identityControls(r, a), mountControls(r, a))
+	return slices.Concat(limitControls(spec, a), identityControls(r, a), mountControls(r, a),
+		[]control{shmControl(spec, r.Mounts)})
 }
 
 func limitControls(spec sandbox.Spec, a sandbox.Applied) []control {
@@ -57,7 +58,27 @@ func limitControls(spec sandbox.Spec, a sandbox.Applied) []control {
 		{"disk", a.Disk > 0 && a.Disk <= l.DiskBytes, fmt.Sprintf("%d bytes", a.Disk)},
 		// mkfs fills whole groups with inodes.
 		{"inodes", a.Inodes > 0 && a.Inodes <= l.Inodes+l.Inodes/4+8192, fmt.Sprintf("%d inodes", a.Inodes)},
+		{"open_files", a.Files > 0 && a.Files <= l.OpenFiles, fmt.Sprintf("%d files", a.Files)},
+		{"core_files", a.Core <= l.CoreBytes, fmt.Sprintf("%d bytes", a.Core)},
+		{"network", a.Net == "lo", fmt.Sprintf("interfaces: %q", a.Net)},
 	}
+}
+
+// shmControl reads the size of the shared memory's file system.
+func shmControl(spec sandbox.Spec, mounts []Mount) control {
+	for _, m := range mounts {
+		if m.Path != "/dev/shm" {
+			continue
+		}
+		for _, option := range m.Super {
+			var kib int64
+			if n, _ := fmt.Sscanf(option, "size=%dk", &kib); n == 1 {
+				// The kernel rounds up to whole pages.
+				return control{"shm", kib<<10 <= spec.Limits.ShmBytes+4095, option}
+			}
+		}
+	}
+	return control{"shm", false, "no size is shown"}
 }
 
 func identityControls(r Ready, a sandbox.Applied) []control {

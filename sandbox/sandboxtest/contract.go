@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,6 +34,7 @@ func contract(t *testing.T, h Host) {
 		"OrdinaryFileWork":           fileWork,
 		"SweepSparesTheLiving":       sweepSpares,
 		"SandboxesOfAJobShareOneIDs": sharedIDs,
+		"JobsAtOnce":                 jobsAtOnce,
 	})
 }
 
@@ -303,4 +306,56 @@ func sharedIDs(t *testing.T, h Host) {
 	if exit.Duration <= 0 || exit.MemoryPeak <= 0 {
 		t.Errorf("exit measures nothing: %+v", exit)
 	}
+}
+
+// jobsAtOnce runs the life of several jobs side by side: none sees another's
+// files, and all end.
+func jobsAtOnce(t *testing.T, h Host) {
+	h.needImage(t)
+	l := h.Small()
+	l.MemoryBytes = 128 << 20
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			if err := oneLife(ctxOf(t), h, l, i); err != nil {
+				t.Errorf("job %d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func oneLife(ctx context.Context, h Host, l policies.Limits, i int) (err error) {
+	job, err := h.Backend.OpenJob(ctx, sandbox.JobSpec{ID: sandbox.JobID(fmt.Sprintf("side-%d", i)), Limits: l})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, job.Close(ctx)) }()
+	var under []sandbox.LayerID
+	for step := range 3 {
+		box, err := job.Create(ctx, sandbox.Spec{Image: h.Image, Layers: under, Network: sandbox.NetworkNone,
+			Profile: sandbox.ProfileJob, Limits: l})
+		if err != nil {
+			return err
+		}
+		var out bytes.Buffer
+		script := fmt.Sprintf("echo %d >> log; ls; wc -l < log; touch own-%d", i, i)
+		exit, err := box.Run(ctx, sandbox.Command{Argv: []string{"sh", "-c", script}, Stdout: &out})
+		if err != nil {
+			return err
+		}
+		want := fmt.Sprintf("log\n%d\n", step+1)
+		if step > 0 {
+			want = fmt.Sprintf("log\nown-%d\n%d\n", i, step+1)
+		}
+		if exit.Code != 0 || out.String() != want {
+			return fmt.Errorf("step %d gave %+v, %q, want %q", step, exit, out.String(), want)
+		}
+		ids, err := box.Freeze(ctx, []sandbox.Part{{Paths: []string{sandbox.Workspace}}})
+		if err != nil {
+			return err
+		}
+		under = append(ids, under...)
+	}
+	return nil
 }
