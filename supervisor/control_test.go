@@ -17,7 +17,6 @@ import (
 )
 
 func TestControlSocketAnswersTheOwner(t *testing.T) {
-	t.Parallel()
 	h := newHouse(t, controlplanetest.Options{Qualified: true})
 	h.boot()
 	ctl := supervisor.NewControl(h.control)
@@ -96,7 +95,6 @@ func TestJ03UnknownSignatureStopsTheStart(t *testing.T) {
 	if confine.BuiltWithCgo() {
 		t.Skip("not applicable: the real signer and its log need a build without cgo")
 	}
-	t.Parallel()
 	h := newHouse(t, controlplanetest.Options{})
 	h.signer = startSigner(t, h.state)
 	defer h.signer.Close()
@@ -111,7 +109,6 @@ func TestJ03UnknownSignatureStopsTheStart(t *testing.T) {
 
 // Attack case J15: with a dead signer nothing is signed and the run stays.
 func TestJ15DeadSignerLeavesTheRunInTheJournal(t *testing.T) {
-	t.Parallel()
 	h := newHouse(t, controlplanetest.Options{Qualified: true})
 	h.worker = func(ctx context.Context, run jobs.Run) jobs.Outcome {
 		if err := h.signer.Close(); err != nil {

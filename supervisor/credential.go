@@ -20,6 +20,10 @@ const (
 	askAtMost = time.Minute
 	// askPatience bounds how long one question is repeated.
 	askPatience = 10 * time.Minute
+	// goneTries refusals and a task unseen for goneAfter mean that the lease was
+	// taken away.
+	goneTries = 4
+	goneAfter = 2 * time.Minute
 	// askReserve of the lease is left for reporting that there was no token.
 	askReserve = 2 * time.Minute
 	// maxRepoToken bounds a token, in bytes.
@@ -77,9 +81,12 @@ func (c *credentials) ask(ctx context.Context, until time.Time) (protocol.RepoTo
 		if answer.Class == protocol.ClassTaken {
 			return c.keep(answer.Reply)
 		}
+		if try >= goneTries && c.gone(answer) {
+			return "", fmt.Errorf("asking for the repository credential: %s: %w", answer.Say(), jobs.ErrLeaseLost)
+		}
 		wait := max(backoff(try), answer.RetryAfter)
 		if time.Now().Add(wait).After(until) {
-			return "", fmt.Errorf("asking for the repository credential: %s: %w", answer.Say(), gaveUp(answer))
+			return "", fmt.Errorf("asking for the repository credential: %s: %w", answer.Say(), jobs.ErrCredentialUnavailable)
 		}
 		if err := pause(ctx, wait); err != nil {
 			return "", fmt.Errorf("asking for the repository credential: %w", err)
@@ -87,13 +94,11 @@ func (c *credentials) ask(ctx context.Context, until time.Time) (protocol.RepoTo
 	}
 }
 
-// gaveUp: a refusal that lasted is the control plane's word that the lease is no
-// longer ours; anything else may be cured by time.
-func gaveUp(a controlplane.Answer[protocol.Credential]) error {
-	if a.Status == 409 || a.Status == 401 {
-		return jobs.ErrLeaseLost
-	}
-	return jobs.ErrCredentialUnavailable
+// gone tells whether the control plane has taken the lease away: it refuses the
+// credential, and its beats no longer carry the task. A refusal alone may be
+// passing trouble, and a task may be missing for a beat.
+func (c *credentials) gone(a controlplane.Answer[protocol.Credential]) bool {
+	return a.Class == protocol.ClassRefused && time.Since(*c.lease.seen.Load()) > goneAfter
 }
 
 func (c *credentials) once(ctx context.Context) (controlplane.Answer[protocol.Credential], error) {

@@ -21,7 +21,6 @@ func accepted(n int) func(controlplanetest.View) bool {
 // The whole way: link, challenge, claim, beats, qualification, a paid job, its
 // accepted result.
 func TestFromLinkToAcceptedResult(t *testing.T) {
-	t.Parallel()
 	h := newHouse(t, controlplanetest.Options{})
 	h.boot()
 	h.pair()

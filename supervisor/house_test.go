@@ -35,7 +35,9 @@ func TestMain(m *testing.M) {
 const patience = 30 * time.Second
 
 // house is a host with its state and a control plane of its own. Boot and crash
-// may be called again and again.
+// may be called again and again. Its tests are not parallel to others: a signer
+// that is just being started holds a copy of every descriptor for a moment, and
+// with it the lock of another test's journal.
 type house struct {
 	t     *testing.T
 	plane *controlplanetest.Plane

@@ -3,10 +3,12 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/veyra-labs/veyra-sandboxd/jobs"
 	"github.com/veyra-labs/veyra-sandboxd/journal"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
@@ -17,9 +19,9 @@ type runKey = journal.Key
 
 // Why a run's context ended. They become reasons of abandoned records.
 var (
-	errNewerLease = errors.New("a newer lease was seen")
+	errNewerLease = fmt.Errorf("a newer lease was seen: %w", jobs.ErrLeaseLost)
+	errLeaseOver  = fmt.Errorf("its time is over: %w", jobs.ErrLeaseLost)
 	errCancelled  = errors.New("cancelled")
-	errLeaseOver  = errors.New("the lease is over")
 )
 
 // lease is the exclusive right that a run holds. Its token and, for a
@@ -31,7 +33,8 @@ type lease struct {
 	lose   context.CancelCauseFunc
 	token  atomic.Pointer[protocol.LeaseToken]
 	end    atomic.Pointer[time.Time]
-	digest string // of the task's content at first sight
+	seen   atomic.Pointer[time.Time] // when a beat last carried the task
+	digest string                    // of the task's content at first sight
 	// hide and show tell the redaction which token no text may show.
 	hide, show func(string)
 }
@@ -50,6 +53,8 @@ func (l *lease) renew(token protocol.LeaseToken, end time.Time) {
 		l.show(string(*old))
 	}
 	l.end.Store(&end)
+	now := time.Now()
+	l.seen.Store(&now)
 }
 
 func (l *lease) newest() protocol.LeaseToken { return *l.token.Load() }

@@ -17,7 +17,6 @@ import (
 // Attack case H09: strangers who hold connections open miss no beat, and get no
 // more connections than there are slots.
 func TestH09IdleStrangersMissNoBeat(t *testing.T) {
-	t.Parallel()
 	h := newHouse(t, controlplanetest.Options{Qualified: true})
 	h.boot()
 	h.pair()
@@ -49,7 +48,6 @@ func TestH09IdleStrangersMissNoBeat(t *testing.T) {
 
 // Attack case H09: wrong lengths and chunks end in an error, not in a hang.
 func TestH09WrongLengthsAreRefused(t *testing.T) {
-	t.Parallel()
 	h := newHouse(t, controlplanetest.Options{})
 	h.boot()
 	for name, request := range map[string]string{

@@ -103,7 +103,7 @@ func (s *Supervisor) workOn(ctx context.Context, r *run, job protocol.Job, accep
 	}
 	configuration, _ := s.settings.read()
 	deadline := *r.lease.end.Load()
-	ctx, cancel := context.WithDeadline(ctx, deadline)
+	ctx, cancel := context.WithDeadlineCause(ctx, deadline, errLeaseOver)
 	defer cancel()
 	return s.parts.Worker.Execute(ctx, jobs.Run{
 		Job: job, Configuration: configuration, Accepted: accepted, Started: r.started,
