@@ -318,6 +318,25 @@ func TestServeTellsAndCleansUp(t *testing.T) {
 	}
 }
 
+// A directory that was named is made, is known by its whole name, and stays.
+func TestNamedDirectoryIsWholeAndStays(t *testing.T) {
+	t.Chdir(t.TempDir())
+	dir, done, err := openDir("new/repositories")
+	if err != nil || !filepath.IsAbs(dir) {
+		t.Fatalf("%q, %v", dir, err)
+	}
+	w := newWorld(worldOptions{Origin: "http://127.0.0.1:1", Dir: dir})
+	if _, err := w.place(order{}); err != nil {
+		t.Error(err)
+	}
+	if err := done(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat("new/repositories/octo"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLinesAreTextOrJSON(t *testing.T) {
 	e := event{"job_placed", []field{{"job_id", int64(7)}}}
 	var asText, asJSON bytes.Buffer

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,14 +62,13 @@ func serve(ctx context.Context, o serveOptions, out io.Writer) (err error) {
 		return err
 	}
 	defer listener.Close()
-	if o.dir == "" {
-		if o.dir, err = os.MkdirTemp("", "veyra-devplane-"); err != nil {
-			return fmt.Errorf("making a directory for repositories: %w", err)
-		}
-		defer func() { err = errors.Join(err, os.RemoveAll(o.dir)) }()
+	dir, done, err := openDir(o.dir)
+	if err != nil {
+		return fmt.Errorf("making a directory for repositories: %w", err)
 	}
+	defer func() { err = errors.Join(err, done()) }()
 	w := newWorld(worldOptions{
-		Origin: "http://" + listener.Addr().String(), Dir: o.dir, Model: o.model, Key: o.key,
+		Origin: "http://" + listener.Addr().String(), Dir: dir, Model: o.model, Key: o.key,
 		Qualified: o.qualified, Attempts: o.attempts,
 	})
 	server := &http.Server{Handler: w, ReadHeaderTimeout: 10 * time.Second}
@@ -103,4 +103,17 @@ func listenLoopback(address string) (net.Listener, error) {
 		return nil, fmt.Errorf("listening on %s: %w", address, err)
 	}
 	return listener, nil
+}
+
+// openDir makes the directory, whole names for git's sake; done removes it if
+// nobody named it.
+func openDir(name string) (dir string, done func() error, err error) {
+	if name == "" {
+		dir, err = os.MkdirTemp("", "veyra-devplane-")
+		return dir, func() error { return os.RemoveAll(dir) }, err
+	}
+	if dir, err = filepath.Abs(name); err != nil {
+		return "", nil, err
+	}
+	return dir, func() error { return nil }, os.MkdirAll(dir, 0o755)
 }
