@@ -7,41 +7,21 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
-	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
-const (
-	// hostMemory is left to the host and to our own processes.
-	hostMemory = 512 << 20
-	// disksPerJob: frozen layers of a job live beside the sandbox that runs.
-	disksPerJob = 2
-)
+// disksPerJob: frozen layers of a job live beside the sandbox that runs.
+const disksPerJob = 2
 
-// Measure returns what this host can give to one job whose disks lie in dir, as
-// if no other ran. The directory must exist, or one above it.
-func Measure(dir string) (policies.Capacity, error) {
-	memory, err := hostTotal()
-	if err != nil {
-		return policies.Capacity{}, err
-	}
-	free, _, err := freeDisk(dir)
-	if err != nil {
-		return policies.Capacity{}, err
-	}
-	return policies.Capacity{CPUs: runtime.NumCPU(), MemoryBytes: memory - hostMemory, DiskBytes: free / disksPerJob}, nil
-}
-
-// hostTotal is the smaller of the machine's memory and our own cgroup's limit.
-func hostTotal() (int64, error) {
+// HostMemory returns how many bytes sandboxes of this host can share at most:
+// the smaller of the machine's memory and the limit of our own cgroup.
+func HostMemory() (int64, error) {
 	raw, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0, fmt.Errorf("measuring memory: %w", err)
@@ -68,21 +48,16 @@ func hostTotal() (int64, error) {
 	return total, nil
 }
 
-// freeDisk returns what is free above the floor, and the file system's device.
+// freeDisk returns what is free, and the file system's device. There is no
+// floor in it: the owner's, by which limits are scaled, is the slack that keeps
+// a job bookable while the disk fills a little.
 func freeDisk(dir string) (free int64, dev uint64, err error) {
-	for {
-		var st unix.Statfs_t
-		var inode unix.Stat_t
-		err := errors.Join(unix.Statfs(dir, &st), unix.Stat(dir, &inode))
-		if err == nil {
-			return int64(st.Bavail)*st.Bsize - policies.MinDiskBytes, inode.Dev, nil
-		}
-		parent := filepath.Dir(dir)
-		if !errors.Is(err, unix.ENOENT) || parent == dir {
-			return 0, 0, fmt.Errorf("measuring disk: %w", err)
-		}
-		dir = parent
+	var st unix.Statfs_t
+	var inode unix.Stat_t
+	if err := errors.Join(unix.Statfs(dir, &st), unix.Stat(dir, &inode)); err != nil {
+		return 0, 0, fmt.Errorf("measuring disk: %w", err)
 	}
+	return int64(st.Bavail) * st.Bsize, inode.Dev, nil
 }
 
 // booking is what a job of any instance has reserved on this host.
@@ -104,7 +79,7 @@ func (d *Driver) book(ctx context.Context, spec sandbox.JobSpec) (*hostlock.Lock
 	if err != nil {
 		return nil, err
 	}
-	memory, err := hostTotal()
+	memory, err := HostMemory()
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +88,7 @@ func (d *Driver) book(ctx context.Context, spec sandbox.JobSpec) (*hostlock.Lock
 	if err != nil {
 		return nil, err
 	}
-	if err := fits(want, taken, booking{Memory: memory - hostMemory, Disk: free}); err != nil {
+	if err := fits(want, taken, booking{Memory: memory, Disk: free}); err != nil {
 		return nil, err
 	}
 	return writeBooking(d.config.Run, "booked/"+d.config.Instance+"."+string(spec.ID), want)

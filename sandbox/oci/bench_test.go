@@ -60,8 +60,10 @@ func BenchmarkCommand(b *testing.B) {
 		b.Skip("not applicable: no python image")
 	}
 	job, limits := benchJob(b, start(b, config))
-	box, err := job.Create(context.Background(), sandbox.Spec{Image: image, Network: sandbox.NetworkNone,
-		Profile: sandbox.ProfileJob, Limits: limits})
+	box, err := job.Create(context.Background(), sandbox.Spec{
+		Image: image, Network: sandbox.NetworkNone,
+		Profile: sandbox.ProfileJob, Limits: limits,
+	})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -97,9 +97,11 @@ func (b *box) describe(spec sandbox.Spec) error {
 	if err != nil {
 		return fmt.Errorf("making the seccomp profile: %w", err)
 	}
-	return writeBundle(b.dir, bundle(plan{rootfs: b.rootfs(), cgroup: b.group.path,
+	return writeBundle(b.dir, bundle(plan{
+		rootfs: b.rootfs(), cgroup: b.group.path,
 		first: b.job.ids.first, limits: spec.Limits, cpus: cpus(spec.Limits),
-		swap: d.cgroups.swapAccounting(), seccomp: filter}))
+		swap: d.cgroups.swapAccounting(), seccomp: filter,
+	}))
 }
 
 // launch starts PID 1 with three pipes and begins to wait for its end.

@@ -73,9 +73,11 @@ func bundle(p plan) *specs.Spec {
 
 func namespaces() []specs.LinuxNamespace {
 	var all []specs.LinuxNamespace
-	for _, t := range []specs.LinuxNamespaceType{specs.UserNamespace, specs.PIDNamespace,
+	for _, t := range []specs.LinuxNamespaceType{
+		specs.UserNamespace, specs.PIDNamespace,
 		specs.MountNamespace, specs.NetworkNamespace, specs.IPCNamespace,
-		specs.UTSNamespace, specs.CgroupNamespace} {
+		specs.UTSNamespace, specs.CgroupNamespace,
+	} {
 		all = append(all, specs.LinuxNamespace{Type: t})
 	}
 	return all
@@ -132,22 +134,36 @@ func mounts(p plan) []specs.Mount {
 	shm := "size=" + strconv.FormatInt(p.limits.ShmBytes, 10)
 	all := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs",
-			Options: []string{"ro", "nosuid", "strictatime", "mode=755", "size=65536k"}},
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts",
-			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
-		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
-			Options: []string{"nosuid", "noexec", "nodev", "mode=1777", shm, "nr_inodes=65536"}},
-		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue",
-			Options: []string{"ro", "nosuid", "noexec", "nodev"}},
-		{Destination: "/sys", Type: "sysfs", Source: "sysfs",
-			Options: []string{"ro", "nosuid", "noexec", "nodev"}},
-		{Destination: "/run", Type: "tmpfs", Source: "tmpfs",
-			Options: []string{"nosuid", "nodev", "noexec", "mode=755", "size=16m", "nr_inodes=4096"}},
+		{
+			Destination: "/dev", Type: "tmpfs", Source: "tmpfs",
+			Options: []string{"ro", "nosuid", "strictatime", "mode=755", "size=65536k"},
+		},
+		{
+			Destination: "/dev/pts", Type: "devpts", Source: "devpts",
+			Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"},
+		},
+		{
+			Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
+			Options: []string{"nosuid", "noexec", "nodev", "mode=1777", shm, "nr_inodes=65536"},
+		},
+		{
+			Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue",
+			Options: []string{"ro", "nosuid", "noexec", "nodev"},
+		},
+		{
+			Destination: "/sys", Type: "sysfs", Source: "sysfs",
+			Options: []string{"ro", "nosuid", "noexec", "nodev"},
+		},
+		{
+			Destination: "/run", Type: "tmpfs", Source: "tmpfs",
+			Options: []string{"nosuid", "nodev", "noexec", "mode=755", "size=16m", "nr_inodes=4096"},
+		},
 	}
 	for _, dir := range writable {
-		all = append(all, specs.Mount{Destination: dir, Type: "bind", Source: filepath.Join(p.rootfs, dir),
-			Options: []string{"bind", "rw", "nosuid", "nodev"}})
+		all = append(all, specs.Mount{
+			Destination: dir, Type: "bind", Source: filepath.Join(p.rootfs, dir),
+			Options: []string{"bind", "rw", "nosuid", "nodev"},
+		})
 	}
 	return all
 }

@@ -16,9 +16,13 @@ import (
 // open, so none of its code ever runs.
 func userNamespace(first uint32, program string) (*os.File, error) {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(first), Size: rangeSize}}
-	cmd := exec.Cmd{Path: program, Args: []string{"userns"}, Env: []string{}, Dir: "/",
-		SysProcAttr: &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, Ptrace: true,
-			UidMappings: ids, GidMappings: ids}}
+	cmd := exec.Cmd{
+		Path: program, Args: []string{"userns"}, Env: []string{}, Dir: "/",
+		SysProcAttr: &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWUSER, Ptrace: true,
+			UidMappings: ids, GidMappings: ids,
+		},
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting user namespace: %w", err)
 	}

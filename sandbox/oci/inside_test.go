@@ -121,8 +121,10 @@ func TestA06BundleProperties(t *testing.T) {
 		spec := bundle(plan{
 			rootfs: "/stage/b/s1/rootfs", cgroup: "veyra-x/s1", first: firstRange, cpus: rapid.IntRange(1, 64).Draw(t, "cpus"),
 			swap: rapid.Bool().Draw(t, "swap"),
-			limits: policies.Limits{MemoryBytes: rapid.Int64Range(1, 1<<50).Draw(t, "memory"), PIDs: rapid.Int64Range(1, 1<<20).Draw(t, "pids"),
-				ShmBytes: rapid.Int64Range(1, 1<<40).Draw(t, "shm"), OpenFiles: rapid.Int64Range(1, 1<<20).Draw(t, "files")},
+			limits: policies.Limits{
+				MemoryBytes: rapid.Int64Range(1, 1<<50).Draw(t, "memory"), PIDs: rapid.Int64Range(1, 1<<20).Draw(t, "pids"),
+				ShmBytes: rapid.Int64Range(1, 1<<40).Draw(t, "shm"), OpenFiles: rapid.Int64Range(1, 1<<20).Draw(t, "files"),
+			},
 		})
 		checkBundle(t, spec)
 	})

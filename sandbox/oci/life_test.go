@@ -53,8 +53,10 @@ func sleeper(t testing.TB, c sandbox.Backend, image images.Digest) (sandbox.Job,
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := job.Create(context.Background(), sandbox.Spec{Image: image, Network: sandbox.NetworkNone,
-		Profile: sandbox.ProfileJob, Limits: small(t)})
+	box, err := job.Create(context.Background(), sandbox.Spec{
+		Image: image, Network: sandbox.NetworkNone,
+		Profile: sandbox.ProfileJob, Limits: small(t),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,8 +77,10 @@ func TestRunnerHoldsOnlyWhatItNeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	// SYS_ADMIN SYS_PTRACE SYS_CHROOT SETUID SETGID FSETID FOWNER DAC_OVERRIDE CHOWN
-	for _, want := range []string{"CapInh:\t0000000000000000", "CapPrm:\t00000000002c00db", "CapEff:\t00000000002c00db",
-		"CapBnd:\t00000000002c00db", "CapAmb:\t0000000000000000", "NoNewPrivs:\t1"} {
+	for _, want := range []string{
+		"CapInh:\t0000000000000000", "CapPrm:\t00000000002c00db", "CapEff:\t00000000002c00db",
+		"CapBnd:\t00000000002c00db", "CapAmb:\t0000000000000000", "NoNewPrivs:\t1",
+	} {
 		if !strings.Contains(string(raw), want) {
 			t.Errorf("runner's status lacks %q", want)
 		}
@@ -110,9 +114,13 @@ func TestAnotherUIDCantReachASandbox(t *testing.T) {
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/veyra-test-uid/*/cgroup.procs")
 	nested, _ := filepath.Glob("/sys/fs/cgroup/*/*/*/veyra-test-uid/*/cgroup.procs")
 	attempts := [][]string{
-		{"nsenter", "-t", strconv.Itoa(pid), "-U", "-m", "-p", "true"}, {"nsenter", "-t", strconv.Itoa(pid), "-U", "true"},
-		{"kill", "-9", strconv.Itoa(pid)}, {"kill", "-9", strconv.Itoa(c.Pid())},
-		{"ls", fmt.Sprintf("/proc/%d/root/", pid)}, {"cat", fmt.Sprintf("/proc/%d/environ", pid)}, {"ls", fmt.Sprintf("/proc/%d/fd/", c.Pid())},
+		{"nsenter", "-t", strconv.Itoa(pid), "-U", "-m", "-p", "true"},
+		{"nsenter", "-t", strconv.Itoa(pid), "-U", "true"},
+		{"kill", "-9", strconv.Itoa(pid)},
+		{"kill", "-9", strconv.Itoa(c.Pid())},
+		{"ls", fmt.Sprintf("/proc/%d/root/", pid)},
+		{"cat", fmt.Sprintf("/proc/%d/environ", pid)},
+		{"ls", fmt.Sprintf("/proc/%d/fd/", c.Pid())},
 	}
 	for _, path := range append(groups, nested...) {
 		attempts = append(attempts, []string{"sh", "-c", "echo 0 > " + path})

@@ -93,8 +93,10 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	j := &job{driver: d, spec: spec, layers: map[sandbox.LayerID]*layer{}, boxes: map[*box]bool{},
-		images: map[images.Digest]*mappedImage{}, bases: map[bool]string{}}
+	j := &job{
+		driver: d, spec: spec, layers: map[sandbox.LayerID]*layer{}, boxes: map[*box]bool{},
+		images: map[images.Digest]*mappedImage{}, bases: map[bool]string{},
+	}
 	if err := d.admit(j); err != nil {
 		return nil, err
 	}

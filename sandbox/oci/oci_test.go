@@ -47,7 +47,8 @@ func startHost(t testing.TB, instance string) sandboxtest.Host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sandboxtest.Host{Backend: c, Limits: policy.Limits, Image: pythonImage(t, config.Images),
+	return sandboxtest.Host{
+		Backend: c, Limits: policy.Limits, Image: pythonImage(t, config.Images),
 		Inside: func() []int { return children(t, c.Pid()) },
 		Left:   func() []string { return left(t, c.Pid(), instance) },
 	}
@@ -72,8 +73,10 @@ func config(t testing.TB, instance string) runner.Config {
 	if os.Getuid() != 0 {
 		t.Skip("not applicable: needs root")
 	}
-	return runner.Config{Instance: instance, Policy: "strict", Disks: t.TempDir(), Images: imageStore(),
-		Runtime: runcProgram(t), Init: initProgram(t), Stderr: os.Stderr}
+	return runner.Config{
+		Instance: instance, Policy: "strict", Disks: t.TempDir(), Images: imageStore(),
+		Runtime: runcProgram(t), Init: initProgram(t), Stderr: os.Stderr,
+	}
 }
 
 func imageStore() string {

@@ -37,11 +37,13 @@ func Open(place sandbox.Place) (sandbox.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := New(Config{Instance: place.Instance, Runtime: path, Stage: place.Stage, Disks: place.Disks,
+	d, err := New(Config{
+		Instance: place.Instance, Runtime: path, Stage: place.Stage, Disks: place.Disks,
 		Run: place.Run, Images: store, Binaries: Binaries{Init: place.Init, Git: place.Git},
 		Pool: pooled, Log: place.Log, Seccomp: func(p sandbox.Profile) (*specs.LinuxSeccomp, error) {
 			return policies.Seccomp(policies.SeccompKind(p))
-		}})
+		},
+	})
 	if err != nil {
 		return nil, err // not a typed nil
 	}

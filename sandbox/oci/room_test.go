@@ -26,8 +26,10 @@ func TestHostDiskFullIsNoResult(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, err := job.Create(context.Background(), sandbox.Spec{Image: image, Network: sandbox.NetworkNone,
-		Profile: sandbox.ProfileJob, Limits: small(t)})
+	box, err := job.Create(context.Background(), sandbox.Spec{
+		Image: image, Network: sandbox.NetworkNone,
+		Profile: sandbox.ProfileJob, Limits: small(t),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +46,8 @@ func smallHostDisk(t testing.TB) string {
 	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
 	for _, argv := range [][]string{
 		{"truncate", "-s", strconv.FormatInt(policies.MinDiskBytes+(1<<30), 10), image},
-		{"mkfs.ext4", "-q", "-F", image}, {"mount", "-o", "loop", image, dir},
+		{"mkfs.ext4", "-q", "-F", image},
+		{"mount", "-o", "loop", image, dir},
 	} {
 		if out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("not applicable: %s: %v %s", argv[0], err, out)

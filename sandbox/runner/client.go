@@ -70,8 +70,10 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		_ = ours.Close()
 		return nil, fmt.Errorf("starting runner: %w", err)
 	}
-	c := &Client{cmd: cmd, policy: policy, done: make(chan struct{}), exited: make(chan struct{}),
-		waiting: map[uint64]chan reply{}, jobs: map[*clientJob]bool{}}
+	c := &Client{
+		cmd: cmd, policy: policy, done: make(chan struct{}), exited: make(chan struct{}),
+		waiting: map[uint64]chan reply{}, jobs: map[*clientJob]bool{},
+	}
 	go func() { // ends with the process
 		_ = cmd.Wait()
 		close(c.exited)

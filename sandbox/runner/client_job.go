@@ -101,8 +101,10 @@ type clientSandbox struct {
 func (s *clientSandbox) meet(ctx context.Context, spec sandbox.Spec, pipes []*os.File) (Ready, sandbox.Applied, error) {
 	if len(pipes) != 2 {
 		closeFiles(pipes)
-		return Ready{}, sandbox.Applied{}, &sandbox.Error{Kind: sandbox.KindStart,
-			Op: fmt.Sprintf("starting sandbox: runner sent %d pipes", len(pipes))}
+		return Ready{}, sandbox.Applied{}, &sandbox.Error{
+			Kind: sandbox.KindStart,
+			Op:   fmt.Sprintf("starting sandbox: runner sent %d pipes", len(pipes)),
+		}
 	}
 	session, ready, err := NewSession(ctx, pipes[0], pipes[1], spec.Limits, s.counters)
 	if err != nil {

@@ -87,18 +87,28 @@ func identityControls(r Ready, a sandbox.Applied) []control {
 	}
 	forker := r.Forker
 	return []control{
-		{"user_namespace", a.FirstID > 0 && a.IDs == 65_536 && mapped(r.UIDMap) && mapped(r.GIDMap),
-			fmt.Sprintf("ids %d+%d, inside %v %v", a.FirstID, a.IDs, r.UIDMap, r.GIDMap)},
+		{
+			"user_namespace", a.FirstID > 0 && a.IDs == 65_536 && mapped(r.UIDMap) && mapped(r.GIDMap),
+			fmt.Sprintf("ids %d+%d, inside %v %v", a.FirstID, a.IDs, r.UIDMap, r.GIDMap),
+		},
 		{"namespaces", a.Own == 7, fmt.Sprintf("%d of 7 are its own", a.Own)},
-		{"init_capabilities", r.Init.Effective == initMask && r.Init.Permitted == initMask && r.Init.Bounding == initMask &&
-			a.Caps == initMask && r.Init.Inheritable|r.Init.Ambient == 0,
-			fmt.Sprintf("effective %#x, bounding %#x, by the host %#x", r.Init.Effective, r.Init.Bounding, a.Caps)},
-		{"command_capabilities", forker.Bounding|forker.Inheritable|forker.Ambient == 0,
-			fmt.Sprintf("bounding set %#x", forker.Bounding)},
-		{"no_new_privs", forker.NoNewPrivs == 1 && r.Init.NoNewPrivs == 1 && a.NoNew,
-			fmt.Sprintf("init %d, commands %d", r.Init.NoNewPrivs, forker.NoNewPrivs)},
-		{"seccomp", forker.Seccomp == 2 && r.Init.Seccomp == 2 && a.Seccomp == 2,
-			fmt.Sprintf("mode %d, by the host %d", forker.Seccomp, a.Seccomp)},
+		{
+			"init_capabilities", r.Init.Effective == initMask && r.Init.Permitted == initMask && r.Init.Bounding == initMask &&
+				a.Caps == initMask && r.Init.Inheritable|r.Init.Ambient == 0,
+			fmt.Sprintf("effective %#x, bounding %#x, by the host %#x", r.Init.Effective, r.Init.Bounding, a.Caps),
+		},
+		{
+			"command_capabilities", forker.Bounding|forker.Inheritable|forker.Ambient == 0,
+			fmt.Sprintf("bounding set %#x", forker.Bounding),
+		},
+		{
+			"no_new_privs", forker.NoNewPrivs == 1 && r.Init.NoNewPrivs == 1 && a.NoNew,
+			fmt.Sprintf("init %d, commands %d", r.Init.NoNewPrivs, forker.NoNewPrivs),
+		},
+		{
+			"seccomp", forker.Seccomp == 2 && r.Init.Seccomp == 2 && a.Seccomp == 2,
+			fmt.Sprintf("mode %d, by the host %d", forker.Seccomp, a.Seccomp),
+		},
 		{"init_hidden", r.Dumpable == 0, fmt.Sprintf("dumpable %d", r.Dumpable)},
 	}
 }
@@ -107,8 +117,10 @@ func identityControls(r Ready, a sandbox.Applied) []control {
 var exempt = map[string]bool{"/dev/pts": true}
 
 // nodes are the device files that the runtime binds into /dev.
-var nodes = map[string]bool{"/dev/null": true, "/dev/zero": true, "/dev/full": true,
-	"/dev/random": true, "/dev/urandom": true, "/dev/tty": true}
+var nodes = map[string]bool{
+	"/dev/null": true, "/dev/zero": true, "/dev/full": true,
+	"/dev/random": true, "/dev/urandom": true, "/dev/tty": true,
+}
 
 func mountControls(r Ready, a sandbox.Applied) []control {
 	loose, root := looseMounts(r.Mounts), false

@@ -136,8 +136,10 @@ func (s settings) live(c *conn, policy policies.Policy, parts Parts, log *slog.L
 	if err != nil {
 		return decline(c, err)
 	}
-	server := &server{conn: c, driver: driver, policy: policy, log: log,
-		jobs: map[sandbox.JobID]*openJob{}, boxes: map[string]openBox{}}
+	server := &server{
+		conn: c, driver: driver, policy: policy, log: log,
+		jobs: map[sandbox.JobID]*openJob{}, boxes: map[string]openBox{},
+	}
 	return server.serve(context.Background())
 }
 
@@ -179,8 +181,10 @@ func decline(c *conn, cause error) error {
 
 // place opens what the driver gets before the stage hides the run directory.
 func (s settings) place(shared *os.Root, policy policies.Policy, parts Parts, log *slog.Logger) (sandbox.Place, error) {
-	p := sandbox.Place{Instance: s.instance, Stage: s.run, Images: s.images, Runtime: s.runtime,
-		Disks: filepath.Join(s.disks, s.instance), Run: shared, Policy: policy, Log: log}
+	p := sandbox.Place{
+		Instance: s.instance, Stage: s.run, Images: s.images, Runtime: s.runtime,
+		Disks: filepath.Join(s.disks, s.instance), Run: shared, Policy: policy, Log: log,
+	}
 	if err := os.MkdirAll(p.Disks, 0o700); err != nil {
 		return p, fmt.Errorf("making the disk directory: %w", err)
 	}

@@ -89,8 +89,10 @@ func newPeer(t testing.TB) *peer {
 		t.Fatal(err)
 	}
 	p := &peer{t: t, conn: client, driver: &recorder{}, finished: make(chan error, 1)}
-	s := &server{conn: srv, driver: p.driver, policy: policy, log: slog.New(slog.DiscardHandler),
-		jobs: map[sandbox.JobID]*openJob{}, boxes: map[string]openBox{}}
+	s := &server{
+		conn: srv, driver: p.driver, policy: policy, log: slog.New(slog.DiscardHandler),
+		jobs: map[sandbox.JobID]*openJob{}, boxes: map[string]openBox{},
+	}
 	go func() {
 		err := s.serve(context.Background())
 		_ = srv.unix.Close()
@@ -270,8 +272,10 @@ const someDigest = "sha256:21dc9692fddda3ee3e18c8c0fbdc2bf44ed8a4aea017654bbd2ab
 func drawSpec(t *rapid.T, job policies.Limits) sandbox.Spec {
 	l := job
 	if rapid.Bool().Draw(t, "other limits") {
-		for _, f := range []*int64{&l.MemoryBytes, &l.PIDs, &l.DiskBytes, &l.Inodes, &l.ShmBytes, &l.OpenFiles, &l.CoreBytes,
-			&l.OutputKeepBytes, &l.OutputReadBytes, &l.ChangeBytes} {
+		for _, f := range []*int64{
+			&l.MemoryBytes, &l.PIDs, &l.DiskBytes, &l.Inodes, &l.ShmBytes, &l.OpenFiles, &l.CoreBytes,
+			&l.OutputKeepBytes, &l.OutputReadBytes, &l.ChangeBytes,
+		} {
 			*f += rapid.SampledFrom([]int64{0, 0, 0, 0, 0, 0, 0, 0, -1, 1, -1 << 62, 1 << 40}).Draw(t, "by")
 		}
 		l.CPUs = rapid.IntRange(-1, 4).Draw(t, "cpus")
@@ -291,9 +295,18 @@ func allowed(s sandbox.Spec, job policies.Limits) bool {
 		return false
 	}
 	l := s.Limits
-	for _, n := range [][3]int64{{1, l.MemoryBytes, job.MemoryBytes}, {1, l.PIDs, job.PIDs}, {1, l.DiskBytes, job.DiskBytes},
-		{1, l.Inodes, job.Inodes}, {1, l.ShmBytes, job.ShmBytes}, {1, l.OpenFiles, job.OpenFiles}, {0, l.CoreBytes, job.CoreBytes},
-		{0, l.OutputKeepBytes, job.OutputKeepBytes}, {0, l.OutputReadBytes, job.OutputReadBytes}, {0, l.ChangeBytes, job.ChangeBytes}} {
+	for _, n := range [][3]int64{
+		{1, l.MemoryBytes, job.MemoryBytes},
+		{1, l.PIDs, job.PIDs},
+		{1, l.DiskBytes, job.DiskBytes},
+		{1, l.Inodes, job.Inodes},
+		{1, l.ShmBytes, job.ShmBytes},
+		{1, l.OpenFiles, job.OpenFiles},
+		{0, l.CoreBytes, job.CoreBytes},
+		{0, l.OutputKeepBytes, job.OutputKeepBytes},
+		{0, l.OutputReadBytes, job.OutputReadBytes},
+		{0, l.ChangeBytes, job.ChangeBytes},
+	} {
 		if n[1] < n[0] || n[1] > n[2] {
 			return false
 		}

@@ -333,8 +333,10 @@ func oneLife(ctx context.Context, h Host, l policies.Limits, i int) (err error) 
 	defer func() { err = errors.Join(err, job.Close(ctx)) }()
 	var under []sandbox.LayerID
 	for step := range 3 {
-		box, err := job.Create(ctx, sandbox.Spec{Image: h.Image, Layers: under, Network: sandbox.NetworkNone,
-			Profile: sandbox.ProfileJob, Limits: l})
+		box, err := job.Create(ctx, sandbox.Spec{
+			Image: h.Image, Layers: under, Network: sandbox.NetworkNone,
+			Profile: sandbox.ProfileJob, Limits: l,
+		})
 		if err != nil {
 			return err
 		}

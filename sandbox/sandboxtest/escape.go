@@ -39,9 +39,11 @@ func escape(t *testing.T, h Host) {
 func noPower(t *testing.T, h Host) {
 	b := h.One(t)
 	status := fields(b.Must("cat /proc/self/status"))
-	want := map[string]string{"Uid": "1000\t1000\t1000\t1000", "Gid": "1000\t1000\t1000\t1000", "Groups": "",
+	want := map[string]string{
+		"Uid": "1000\t1000\t1000\t1000", "Gid": "1000\t1000\t1000\t1000", "Groups": "",
 		"CapInh": noCaps, "CapPrm": noCaps, "CapEff": noCaps, "CapBnd": noCaps, "CapAmb": noCaps,
-		"NoNewPrivs": "1", "Seccomp": "2"}
+		"NoNewPrivs": "1", "Seccomp": "2",
+	}
 	for name, value := range want {
 		if status[name] != value {
 			t.Errorf("%s of a command is %q, want %q", name, status[name], value)
@@ -216,14 +218,18 @@ func hostSettings(t *testing.T, h Host) {
 
 func maskedFiles(t *testing.T, h Host) {
 	b := h.One(t)
-	for _, path := range []string{"/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/kallsyms", "/proc/kmsg",
-		"/proc/sched_debug", "/proc/interrupts"} {
+	for _, path := range []string{
+		"/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/kallsyms", "/proc/kmsg",
+		"/proc/sched_debug", "/proc/interrupts",
+	} {
 		if exit, out := b.Sh("head -c 16 " + path); exit.Code == 0 && out != "" {
 			t.Errorf("%s shows %q", path, out)
 		}
 	}
-	for _, path := range []string{"/sys/firmware", "/sys/kernel", "/sys/fs/cgroup", "/sys/devices/virtual/dmi",
-		"/sys/devices/virtual/powercap", "/sys/block", "/proc/scsi", "/proc/acpi", "/proc/1/root/", "/proc/1/cwd/"} {
+	for _, path := range []string{
+		"/sys/firmware", "/sys/kernel", "/sys/fs/cgroup", "/sys/devices/virtual/dmi",
+		"/sys/devices/virtual/powercap", "/sys/block", "/proc/scsi", "/proc/acpi", "/proc/1/root/", "/proc/1/cwd/",
+	} {
 		if _, out := b.Sh("ls " + path + " 2>/dev/null"); out != "" {
 			t.Errorf("%s lists %q", path, out)
 		}

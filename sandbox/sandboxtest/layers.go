@@ -175,8 +175,18 @@ func partsChecked(t *testing.T, h Host) {
 	l := h.Small()
 	b := h.Bare(t, h.Job(t, l), l)
 	for _, paths := range [][]string{
-		{"/etc"}, {"/"}, {"workspace"}, {"/workspace/.."}, {"/workspace/../etc"}, {"/tmp"}, {""}, {"/workspacex"},
-		{"/workspace", "/workspace/a"}, {"/workspace/a", "/workspace/a"}, {"/workspace/a/b", "/workspace/a"}, {"/workspace//a"},
+		{"/etc"},
+		{"/"},
+		{"workspace"},
+		{"/workspace/.."},
+		{"/workspace/../etc"},
+		{"/tmp"},
+		{""},
+		{"/workspacex"},
+		{"/workspace", "/workspace/a"},
+		{"/workspace/a", "/workspace/a"},
+		{"/workspace/a/b", "/workspace/a"},
+		{"/workspace//a"},
 	} {
 		_, err := b.Freeze(ctxOf(t), []sandbox.Part{{Paths: paths}})
 		if sandbox.KindOf(err) != sandbox.KindRefused {

@@ -105,15 +105,19 @@ func (h Host) Job(t testing.TB, l policies.Limits) sandbox.Job {
 // Create starts a sandbox of the job with the image and layers.
 func (h Host) Create(t testing.TB, job sandbox.Job, l policies.Limits, under ...sandbox.LayerID) *Box {
 	t.Helper()
-	return create(t, job, sandbox.Spec{Image: h.Image, Layers: under, Network: sandbox.NetworkNone,
-		Profile: sandbox.ProfileJob, Limits: l})
+	return create(t, job, sandbox.Spec{
+		Image: h.Image, Layers: under, Network: sandbox.NetworkNone,
+		Profile: sandbox.ProfileJob, Limits: l,
+	})
 }
 
 // Bare starts a sandbox without an image.
 func (h Host) Bare(t testing.TB, job sandbox.Job, l policies.Limits, under ...sandbox.LayerID) *Box {
 	t.Helper()
-	return create(t, job, sandbox.Spec{Layers: under, Network: sandbox.NetworkNone,
-		Profile: sandbox.ProfileGit, Limits: l})
+	return create(t, job, sandbox.Spec{
+		Layers: under, Network: sandbox.NetworkNone,
+		Profile: sandbox.ProfileGit, Limits: l,
+	})
 }
 
 func create(t testing.TB, job sandbox.Job, spec sandbox.Spec) *Box {
