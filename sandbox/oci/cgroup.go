@@ -31,9 +31,7 @@ type cgroups struct {
 	pure  bool // version 2 only
 }
 
-// findCgroups reads where we are. The same rules as the OCI runtime's decide
-// what a relative path means: below our own cgroup in version 1, beside it in
-// version 2, where a group with processes can't have children with limits.
+// findCgroups reads where we are.
 func findCgroups() (*cgroups, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
 	if err != nil {
@@ -43,30 +41,34 @@ func findCgroups() (*cgroups, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := &cgroups{pure: true}
-	seen := map[string]bool{}
-	for _, m := range mounts {
-		h, ok := placeIn(m, places)
-		if !ok || seen[h.own] {
-			continue
-		}
-		seen[h.own] = true
-		found.trees = append(found.trees, h)
-		found.pure = found.pure && h.unified
-	}
-	if found.pure {
-		for i := range found.trees {
-			found.trees[i].own = filepath.Dir(found.trees[i].own)
-		}
-	}
-	return found, nil
+	return arrange(mounts, places), nil
 }
 
-func placeIn(m *mountinfo.Info, places map[string]string) (hierarchy, bool) {
+// arrange finds our place in each tree. The same rules as the OCI runtime's
+// decide what a relative path means: below our own cgroup in version 1, beside
+// it in version 2, where a group with processes can't have children with
+// limits.
+func arrange(mounts []*mountinfo.Info, places map[string]string) *cgroups {
+	found := &cgroups{pure: true}
+	for _, m := range mounts {
+		found.pure = found.pure && m.FSType == "cgroup2"
+	}
+	seen := map[string]bool{}
+	for _, m := range mounts {
+		h, ok := placeIn(m, places, found.pure)
+		if ok && !seen[h.own] {
+			seen[h.own] = true
+			found.trees = append(found.trees, h)
+		}
+	}
+	return found
+}
+
+func placeIn(m *mountinfo.Info, places map[string]string, pure bool) (hierarchy, bool) {
 	h := hierarchy{controllers: map[string]bool{}, unified: m.FSType == "cgroup2"}
 	key := ""
 	if !h.unified {
-		for _, option := range strings.Split(m.VFSOptions, ",") {
+		for option := range strings.SplitSeq(m.VFSOptions, ",") {
 			if _, known := places[option]; known {
 				h.controllers[option], key = true, option
 			}
@@ -75,7 +77,11 @@ func placeIn(m *mountinfo.Info, places map[string]string) (hierarchy, bool) {
 			return h, false
 		}
 	}
-	rel, err := filepath.Rel(m.Root, places[key])
+	own := places[key]
+	if pure {
+		own = filepath.Dir(own)
+	}
+	rel, err := filepath.Rel(m.Root, own)
 	if err != nil || strings.HasPrefix(rel, "..") {
 		rel = "." // our place lies outside of what is mounted here
 	}
@@ -191,6 +197,16 @@ func (g group) keyed(controller, v1, v2, key string) (int64, error) {
 		}
 	}
 	return 0, fmt.Errorf("%s in %s: %w", key, name, errMissing)
+}
+
+// peak is the most memory so far. Before Linux 5.19 version 2 only tells what
+// is used now.
+func (g group) peak() (int64, error) {
+	n, err := g.read("memory", "memory.max_usage_in_bytes", "memory.peak")
+	if g.all.pure && errors.Is(err, fs.ErrNotExist) {
+		return g.read("memory", "", "memory.current")
+	}
+	return n, err
 }
 
 // cpuMilli reads the quota back as thousandths of a core; -1: none.

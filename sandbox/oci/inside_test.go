@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -213,6 +214,63 @@ func TestOverlayOptionsShowNoHostPath(t *testing.T) {
 	}
 	if _, err := overlayData("/s", slices.Repeat([]string{"/s/" + strings.Repeat("x", 200)}, 64), "/s/u", "/s/w"); !errors.Is(err, unix.E2BIG) {
 		t.Errorf("too many layers: %v", err)
+	}
+}
+
+// TestOurPlaceInEachTree has the three kinds of hosts, and a container whose
+// cgroup namespace shows it as the root.
+func TestOurPlaceInEachTree(t *testing.T) {
+	v1 := func(controllers string) *mountinfo.Info {
+		return &mountinfo.Info{FSType: "cgroup", Root: "/", Mountpoint: "/sys/fs/cgroup/" + controllers, VFSOptions: "rw," + controllers}
+	}
+	v2 := func(point, root string) *mountinfo.Info {
+		return &mountinfo.Info{FSType: "cgroup2", Root: root, Mountpoint: point, VFSOptions: "rw"}
+	}
+	for name, c := range map[string]struct {
+		mounts []*mountinfo.Info
+		own    string // /proc/self/cgroup
+		want   map[string]string
+	}{
+		"version 1": {
+			[]*mountinfo.Info{v1("memory"), v1("cpu,cpuacct"), v1("freezer")},
+			"3:memory:/unit\n2:cpu,cpuacct:/\n",
+			map[string]string{"memory": "/sys/fs/cgroup/memory/unit", "cpu": "/sys/fs/cgroup/cpu,cpuacct"},
+		},
+		"hybrid": {
+			[]*mountinfo.Info{v1("memory"), v2("/sys/fs/cgroup/unified", "/")},
+			"3:memory:/a/b\n0::/x\n",
+			map[string]string{"memory": "/sys/fs/cgroup/memory/a/b"},
+		},
+		"outside of what is mounted": {
+			[]*mountinfo.Info{{FSType: "cgroup", Root: "/docker/1", Mountpoint: "/cg", VFSOptions: "memory"}},
+			"3:memory:/docker/1/in\n",
+			map[string]string{"memory": "/cg/in"},
+		},
+		"version 2":                {[]*mountinfo.Info{v2("/sys/fs/cgroup", "/")}, "0::/system.slice/unit/supervisor\n", map[string]string{"": "/sys/fs/cgroup/system.slice/unit"}},
+		"version 2 in a container": {[]*mountinfo.Info{v2("/sys/fs/cgroup", "/")}, "0::/\n", map[string]string{"": "/sys/fs/cgroup"}},
+	} {
+		path := filepath.Join(t.TempDir(), "cgroup")
+		if err := os.WriteFile(path, []byte(c.own), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		places, err := ownPlaces(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := arrange(c.mounts, places)
+		if found.pure != strings.HasPrefix(name, "version 2") {
+			t.Errorf("%s: taken for pure version 2: %t", name, found.pure)
+		}
+		for controller, want := range c.want {
+			got := found.trees[0].own
+			if controller != "" {
+				h, _ := found.with(controller)
+				got = h.own
+			}
+			if got != want {
+				t.Errorf("%s: %q lies in %q, want %q", name, controller, got, want)
+			}
+		}
 	}
 }
 

@@ -155,7 +155,7 @@ func (b *box) Counters(ctx context.Context) (sandbox.Counters, error) {
 	var c sandbox.Counters
 	var errs [4]error
 	c.OOMKills, errs[0] = b.group.keyed("memory", "memory.oom_control", "memory.events", "oom_kill")
-	c.MemoryPeak, errs[1] = b.group.read("memory", "memory.max_usage_in_bytes", "memory.peak")
+	c.MemoryPeak, errs[1] = b.group.peak()
 	c.PIDsHits, errs[2] = b.group.keyed("pids", "pids.events", "pids.events", "max")
 	if b.disk != nil {
 		c.DiskErrors, errs[3] = b.disk.failures()
