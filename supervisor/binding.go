@@ -58,15 +58,31 @@ func (s store) checkDir() error {
 	case st.Mode().Perm()&0o077 != 0:
 		return stateError(s.dir, "mode %04o is open to others, must be 0700", st.Mode().Perm())
 	}
-	return checkOwner(s.dir, st)
-}
-
-func checkOwner(path string, st fs.FileInfo) error {
-	sys, isStat := st.Sys().(*syscall.Stat_t)
-	if isStat && int(sys.Uid) != os.Geteuid() {
-		return stateError(path, "belongs to uid %d, not to us", sys.Uid)
+	if owner := ownerOf(st); owner != os.Geteuid() && os.Geteuid() != 0 {
+		return stateError(s.dir, "belongs to uid %d, not to us", owner)
 	}
 	return nil
+}
+
+func ownerOf(st fs.FileInfo) int {
+	if sys, isStat := st.Sys().(*syscall.Stat_t); isStat {
+		return int(sys.Uid)
+	}
+	return -1
+}
+
+// checkOwner wants a file to be ours. Before the daemon gives up root it reads
+// as root what its later id has written: then a file must belong to root or to
+// whom its directory was given.
+func (s store) checkOwner(path string, st fs.FileInfo) error {
+	owner := ownerOf(st)
+	if owner == os.Geteuid() {
+		return nil
+	}
+	if dir, err := os.Lstat(s.dir); err == nil && os.Geteuid() == 0 && owner == ownerOf(dir) {
+		return nil
+	}
+	return stateError(path, "belongs to uid %d, not to us", owner)
 }
 
 // read fills v from a file; false means that the file does not exist.
@@ -80,7 +96,7 @@ func (s store) read(name string, v any) (bool, error) {
 		return false, stateError(path, "%v", err)
 	}
 	defer f.Close()
-	if err := checkFile(path, f); err != nil {
+	if err := s.checkFile(path, f); err != nil {
 		return false, err
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, maxStateBytes+1))
@@ -90,7 +106,7 @@ func (s store) read(name string, v any) (bool, error) {
 	return true, decodeState(path, raw, v)
 }
 
-func checkFile(path string, f *os.File) error {
+func (s store) checkFile(path string, f *os.File) error {
 	st, err := f.Stat()
 	switch {
 	case err != nil:
@@ -100,7 +116,7 @@ func checkFile(path string, f *os.File) error {
 	case st.Mode().Perm()&0o077 != 0:
 		return stateError(path, "mode %04o is open to others, must be 0600", st.Mode().Perm())
 	}
-	return checkOwner(path, st)
+	return s.checkOwner(path, st)
 }
 
 // decodeState is strict: these files are written by this program only.

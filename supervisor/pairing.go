@@ -41,9 +41,7 @@ type PairingConfig struct {
 	LinkTTL    time.Duration
 	// Origins are the ones that a claim may name.
 	Origins []protocol.Origin
-	// Secret is told of tokens and credentials that no text may show; may be nil.
-	Secret func(string)
-	Log    *slog.Logger
+	Log     *slog.Logger
 }
 
 // Pairing keeps link and binding. All methods may be called at once; of two
@@ -62,6 +60,8 @@ type Pairing struct {
 	links links
 	// signed counts signatures for the current token.
 	signed int
+	// secret is told of tokens and credentials; nil until a supervisor is there.
+	secret func(string)
 	// watchers are told of every new binding or state; telling never blocks.
 	watchers []chan struct{}
 }
@@ -82,20 +82,27 @@ func OpenPairing(config PairingConfig) (*Pairing, error) {
 	if _, err := p.store.read(linkFile, &p.links); err != nil {
 		return nil, err
 	}
-	p.hide()
 	return p, nil
 }
 
-// hide tells the redaction what no text may show.
+// tellSecrets makes secret know every token and credential from now on.
+func (p *Pairing) tellSecrets(secret func(string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.secret = secret
+	p.hide()
+}
+
+// hide tells the redaction what no text may show. mu is held.
 func (p *Pairing) hide() {
-	if p.config.Secret == nil {
+	if p.secret == nil {
 		return
 	}
 	if p.links.Token != "" {
-		p.config.Secret(string(p.links.Token))
+		p.secret(string(p.links.Token))
 	}
 	if b := p.current.Load(); b != nil {
-		p.config.Secret(string(b.Credential))
+		p.secret(string(b.Credential))
 	}
 }
 

@@ -2,6 +2,7 @@ package supervisor_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"encoding/base64"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
 )
@@ -348,4 +350,52 @@ func TestForwardedAddressesCountOnlyFromNearPeers(t *testing.T) {
 	if !limited {
 		t.Error("a far peer's X-Forwarded-For is believed")
 	}
+}
+
+// Before root is given up it reads what the later id has written, and nobody
+// else's files.
+func TestH10RootReadsTheSupervisorsFilesOnly(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not applicable: needs root to give files away")
+	}
+	d := newDoor(t)
+	if status, body := d.claim(d.token(false)); status != 201 {
+		t.Fatalf("claim: %d %v", status, body)
+	}
+	binding, link := filepath.Join(d.dir, "binding.json"), filepath.Join(d.dir, "link.json")
+	for _, path := range []string{d.dir, binding, link} {
+		if err := os.Chown(path, 12345, 12345); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := supervisor.OpenPairing(d.config()); err != nil {
+		t.Errorf("files of the directory's owner: %v", err)
+	}
+	if err := os.Chown(link, 12346, 12345); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := supervisor.OpenPairing(d.config()); !errors.Is(err, supervisor.ErrState) {
+		t.Errorf("a file of somebody else: %v, want ErrState", err)
+	}
+}
+
+// Invariant 1: a link's token and the credential are known secrets.
+func TestPairingSecretsAreRedacted(t *testing.T) {
+	inLab(t, controlplanetest.Options{Qualified: true}, func(l *lab) {
+		text, err := l.sup.Link(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		link, err := protocol.ParseLink(text)
+		if err != nil || !l.secrets.Contains([]byte(link.Token)) {
+			t.Errorf("the pairing token is no known secret (%v)", err)
+		}
+		credential := ""
+		_, err = l.plane.PairWith(context.Background(), text, controlplanetest.PairOptions{
+			Claim: func(body map[string]any) { credential = body["runtime_credential"].(string) },
+		})
+		if err != nil || !l.secrets.Contains([]byte(credential)) {
+			t.Errorf("the runtime credential is no known secret (%v)", err)
+		}
+	})
 }

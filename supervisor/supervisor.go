@@ -105,6 +105,7 @@ func New(config Config, parts Parts) (*Supervisor, error) {
 		leases: newLeases(), mail: newMailbox[delivery](), idle: make(chan struct{}),
 		scribe: make(chan func(), 1), hard: context.Background(),
 	}
+	parts.Pairing.tellSecrets(s.keepSecret)
 	s.outbox = newOutbox(s)
 	s.watch = newWatch(parts.Checks, nil)
 	s.settings = &settings{role: config.Role, pairing: parts.Pairing, log: parts.Log, client: s.configurer}
