@@ -22,6 +22,8 @@ const (
 	// qualificationLease is how long a qualification's lease lasts from the
 	// last delivery.
 	qualificationLease = 15 * time.Minute
+	// lookEvery is how often waiting tasks and the lease are looked at.
+	lookEvery = 250 * time.Millisecond
 	// storeTokenEvery bounds how often the newest token goes to the disk: older
 	// ones stay valid for the lease and two minutes.
 	storeTokenEvery = time.Minute
@@ -37,6 +39,8 @@ type dispatcher struct {
 	// waiting is a job that was left unanswered because this host is not ready;
 	// UNHEALTHY beats bring no task, so it would not come again. nil: none.
 	waiting *waitingJob
+	// unanswered is a delivery whose qualification waits in the same way.
+	unanswered *delivery
 	// stored is when each lease's token was last put on the disk.
 	stored map[runKey]time.Time
 	// said keeps oddities from being logged with every beat.
@@ -49,7 +53,7 @@ func newDispatcher(s *Supervisor, resume []resumable) *dispatcher {
 
 // run dispatches until ctx ends or, while draining, until nothing is left to do.
 func (d *dispatcher) run(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
 		var ended chan struct{}
@@ -84,8 +88,12 @@ type waitingJob struct {
 	task  protocol.JobTask
 }
 
-// reconsider looks again at a job that waits.
+// reconsider looks again at a task that waits.
 func (d *dispatcher) reconsider(ctx context.Context) {
+	if v := d.unanswered; v != nil && d.current == nil && time.Since(v.at) < qualificationLease {
+		d.unanswered = nil
+		d.qualification(ctx, *v)
+	}
 	w := d.waiting
 	switch {
 	case w == nil || d.current != nil || d.s.draining.Load():
@@ -142,7 +150,20 @@ func (d *dispatcher) job(ctx context.Context, v delivery) {
 		d.once("over:"+key.Lease, "a job whose lease is over was delivered and is not started", "assignment", key.ID)
 		return
 	}
-	d.decide(ctx, d.s.newLease(key, task.LeaseToken, end), v, task, err)
+	d.decide(ctx, d.leaseOf(key, task.LeaseToken, end), v, task, err)
+}
+
+// leaseOf is the lease of a new job, or of one that waits already.
+func (d *dispatcher) leaseOf(key runKey, token protocol.LeaseToken, end time.Time) *lease {
+	if w := d.waiting; w != nil {
+		if w.lease.key == key {
+			w.lease.renew(token, *w.lease.end.Load())
+			return w.lease
+		}
+		w.lease.lose(errEnded)
+		d.waiting = nil
+	}
+	return d.s.newLease(key, token, end)
 }
 
 // decide starts a new job, refuses it, or leaves it unanswered for a while.
@@ -265,7 +286,7 @@ func (s *Supervisor) accept(ctx context.Context, l *lease, raw json.RawMessage) 
 // start runs work in a goroutine that the supervisor waits for.
 func (d *dispatcher) start(r *run, work func(*run)) {
 	d.s.leases.add(r.lease)
-	d.current, d.waiting = r, nil
+	d.current, d.waiting, d.unanswered = r, nil, nil
 	d.s.running.Store(r)
 	d.s.parts.Metrics.JobsRunning.Set(1)
 	d.s.note("")
@@ -290,7 +311,7 @@ func (d *dispatcher) qualification(ctx context.Context, v delivery) {
 		return
 	}
 	key := runKey{Kind: journal.KindQualification, ID: string(id), Lease: strconv.Itoa(attempt)}
-	end := time.Now().Add(qualificationLease)
+	end := v.at.Add(qualificationLease)
 	if d.known(ctx, key, raw, task.LeaseToken, &end) || d.busy(key) {
 		return
 	}
@@ -306,6 +327,7 @@ func (d *dispatcher) qualification(ctx context.Context, v delivery) {
 	}
 	if code, why := d.s.unready(); code != "" {
 		d.s.note("A qualification waits: " + why)
+		d.unanswered = &v
 		return
 	}
 	l := d.s.newLease(key, task.LeaseToken, end)

@@ -22,6 +22,7 @@ var (
 	errNewerLease = fmt.Errorf("a newer lease was seen: %w", jobs.ErrLeaseLost)
 	errLeaseOver  = fmt.Errorf("its time is over: %w", jobs.ErrLeaseLost)
 	errCancelled  = errors.New("cancelled")
+	errEnded      = errors.New("the run has ended")
 )
 
 // lease is the exclusive right that a run holds. Its token and, for a
@@ -83,10 +84,14 @@ func (t *leases) add(l *lease) {
 	t.table[l.key] = l
 }
 
+// remove forgets a run that has ended; its context ends with it.
 func (t *leases) remove(key runKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.table, key)
+	if l := t.table[key]; l != nil {
+		l.lose(errEnded)
+		delete(t.table, key)
+	}
 }
 
 // fence makes every other lease of the same assignment lost. Of qualifications
