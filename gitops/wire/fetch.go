@@ -165,11 +165,15 @@ func (r *Remote) FetchPack(ctx context.Context, id gitops.ObjectID, w io.Writer)
 	return nil
 }
 
-// fetchError tells a commit that is not there from other refusals: only the
-// text says it, so every refusal of a fetch counts as that.
+// notOurs is git's wording for a commit that it does not have or does not show;
+// nothing but the text says so.
+const notOurs = "not our ref"
+
+// fetchError tells a commit that is not there from other refusals, which may
+// pass: a server that is busy says so in the same place.
 func (t *talk) fetchError(ctx context.Context, err error) error {
 	var said *serverError
-	if errors.As(err, &said) && said.want {
+	if errors.As(err, &said) && said.want && strings.Contains(said.text, notOurs) {
 		return t.fail(ErrBranchMissing, "%w", err)
 	}
 	return t.explain(ctx, err)

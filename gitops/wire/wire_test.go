@@ -204,6 +204,16 @@ func TestFetchOfAnUnknownCommitIsMissing(t *testing.T) {
 	wantKind(t, err, wire.ErrBranchMissing)
 }
 
+// A server in trouble answers in the place where it would refuse a commit: that
+// is no missing branch, which would be final.
+func TestServerInTroubleIsNoMissingBranch(t *testing.T) {
+	f := newFixture(t)
+	busy := "ERR upload-pack: temporarily overloaded\n"
+	f.host.Fault = on(2, func(r *http.Request) bool { return strings.Contains(r.URL.Path, "git-upload-pack") || r.Method == http.MethodGet },
+		githosttest.Status(200, fmt.Sprintf("%04x%s", len(busy)+4, busy), "Content-Type", "application/x-git-upload-pack-result"))
+	wantKind(t, f.remote(t, nil).FetchPack(t.Context(), f.tip, &bytes.Buffer{}), wire.ErrUnreachable)
+}
+
 // on lets a fault hit the nth request that the rule matches.
 func on(nth int, match func(*http.Request) bool, fault githosttest.Fault) func(*http.Request) githosttest.Fault {
 	var mu sync.Mutex
