@@ -46,8 +46,16 @@ type Answer[T any] struct {
 	Err error
 }
 
-// Say describes an answer in one line for people and logs.
+// Say describes an answer in one line for people and logs. The request id is
+// what the control plane's people ask for.
 func (a Answer[T]) Say() string {
+	if a.RequestID == "" {
+		return a.say()
+	}
+	return a.say() + " (request " + a.RequestID + ")"
+}
+
+func (a Answer[T]) say() string {
 	switch {
 	case a.Err != nil && a.Status == 0:
 		return fmt.Sprintf("no answer: %s", cleanText(a.Err.Error(), maxDetail))

@@ -23,7 +23,6 @@ type verdict struct {
 	taken    bool
 	revoked  bool
 	definite bool // a refusal that proves that nothing was stored
-	over     bool // it can never be taken any more, by the server's state
 	status   int
 	class    string
 	say      string
@@ -133,10 +132,6 @@ func (o *outbox) deliver(e *entry) {
 		o.publish(e, v)
 		if v.taken {
 			o.taken(ctx, e, v)
-			return
-		}
-		if v.over {
-			o.abandon(e, v.say)
 			return
 		}
 		if o.reviseNow(e, v) {

@@ -48,16 +48,23 @@ type watch struct {
 
 func newWatch(checks []Check, note func(readiness)) *watch {
 	w := &watch{checks: checks, note: note}
-	w.last.Store(&readiness{Reason: reasonRunning(checks), Sentence: "The host is being checked."})
+	w.last.Store(unasked(checks))
 	return w
 }
 
-// reasonRunning names what a host is not ready for before the first answers.
-func reasonRunning(checks []Check) string {
-	if len(checks) == 0 {
-		return reasonOK
+// unasked is what holds before the first answers: nothing is ready yet.
+func unasked(checks []Check) *readiness {
+	r := &readiness{Reason: reasonOK}
+	const sentence = "The host is being checked."
+	for _, check := range checks {
+		if r.ok() {
+			r.Reason, r.Sentence = check.Reason, sentence
+		}
+		if check.Reason == reasonProvider {
+			r.Provider = sentence
+		}
 	}
-	return checks[0].Reason
+	return r
 }
 
 // now is the last answer; one that is too old is a reason of its own.
