@@ -313,6 +313,34 @@ func TestRuntimeBesideTheExecutableComesFirst(t *testing.T) {
 	}
 }
 
+// TestImageCopyShiftsIDs is for hosts that can't map the ids of a mount.
+func TestImageCopyShiftsIDs(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("not applicable: needs root")
+	}
+	from, to := t.TempDir(), filepath.Join(t.TempDir(), "copy")
+	for _, err := range []error{
+		os.Mkdir(filepath.Join(from, "d"), 0o755), os.WriteFile(filepath.Join(from, "d", "f"), []byte("text"), 0o644),
+		os.Chown(filepath.Join(from, "d", "f"), 5, 6), os.Chmod(filepath.Join(from, "d", "f"), 0o755|os.ModeSetuid),
+		os.Symlink("/etc/passwd", filepath.Join(from, "l")), unix.Mkfifo(filepath.Join(from, "fifo"), 0o644),
+		copyShifted(from, to, firstRange),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(filepath.Join(to, "d", "f"), &st); err != nil || st.Uid != firstRange+5 || st.Gid != firstRange+6 || st.Mode&0o7777 != 0o4755 {
+		t.Errorf("copied file: %+v, %v", st, err)
+	}
+	if err := unix.Lstat(filepath.Join(to, "l"), &st); err != nil || st.Uid != firstRange || st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		t.Errorf("copied link: %+v, %v", st, err)
+	}
+	if err := unix.Lstat(filepath.Join(to, "fifo"), &st); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("a FIFO was copied: %v", err)
+	}
+}
+
 // FuzzReserved reads what administrators write.
 func FuzzReserved(f *testing.F) {
 	f.Add("root:100000:65536\n# x\n\nveyra:165536:65536\n")

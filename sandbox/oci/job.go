@@ -42,8 +42,9 @@ type layer struct{ path string }
 
 // mappedImage is an image root, mounted with the job's ids.
 type mappedImage struct {
-	path string
-	hold io.Closer // keeps the store from collecting the image
+	path   string
+	copied string    // directory of a copy, where ids can't be mapped
+	hold   io.Closer // keeps the store from collecting the image
 }
 
 var _ sandbox.DriverJob = (*job)(nil)
@@ -138,33 +139,50 @@ func (j *job) image(digest images.Digest) (string, error) {
 	if err != nil {
 		return "", &sandbox.Error{Kind: sandbox.KindRefused, Op: "holding image", Err: err}
 	}
-	path, err := j.mapImage(digest)
-	if err != nil {
-		_ = hold.Close()
-		return "", err
+	m := &mappedImage{hold: hold}
+	if err := j.mapImage(digest, m); err != nil {
+		return "", errors.Join(err, m.drop())
 	}
-	j.images[digest] = &mappedImage{path: path, hold: hold}
-	return path, nil
+	j.images[digest] = m
+	return m.path, nil
 }
 
-func (j *job) mapImage(digest images.Digest) (string, error) {
+func (j *job) mapImage(digest images.Digest, m *mappedImage) error {
 	root, err := j.driver.config.Images.Root(digest)
 	if err != nil {
-		return "", &sandbox.Error{Kind: sandbox.KindRefused, Op: "finding image", Err: err}
+		return &sandbox.Error{Kind: sandbox.KindRefused, Op: "finding image", Err: err}
 	}
 	if j.userns == nil {
 		if j.userns, err = userNamespace(j.ids.first, j.driver.runtime.path); err != nil {
-			return "", startError("mapping image", err)
+			return startError("mapping image", err)
 		}
 	}
-	path := filepath.Join(j.driver.config.Stage, "i", j.driver.name(""))
-	if err := os.Mkdir(path, 0o755); err != nil {
-		return "", startError("mapping image", err)
+	name := j.driver.name("")
+	m.path = filepath.Join(j.driver.config.Stage, "i", name)
+	if err := os.Mkdir(m.path, 0o755); err != nil {
+		return startError("mapping image", err)
 	}
-	if err := mountMapped(root, path, j.userns); err != nil {
-		return "", startError("mapping image", errors.Join(err, os.Remove(path)))
+	err = mountMapped(root, m.path, j.userns)
+	if cantMap(err) {
+		m.copied = filepath.Join(j.driver.config.Disks, "copy-"+name)
+		err = mountCopy(root, m.copied, m.path, j.ids.first)
 	}
-	return path, nil
+	if err != nil {
+		return startError("mapping image", err)
+	}
+	return nil
+}
+
+// drop removes whatever of it exists.
+func (m *mappedImage) drop() error {
+	var failed error
+	if m.path != "" {
+		failed = errors.Join(unmount(m.path), os.Remove(m.path))
+	}
+	if m.copied != "" {
+		failed = errors.Join(failed, os.RemoveAll(m.copied))
+	}
+	return errors.Join(failed, m.hold.Close())
 }
 
 // keep takes over the disk of a frozen sandbox and names its layers.
@@ -209,7 +227,7 @@ func (j *job) dropShared() error {
 		failed = errors.Join(failed, d.release())
 	}
 	for _, m := range j.images {
-		failed = errors.Join(failed, unmount(m.path), os.Remove(m.path), m.hold.Close())
+		failed = errors.Join(failed, m.drop())
 	}
 	for _, path := range j.bases {
 		failed = errors.Join(failed, os.RemoveAll(path))

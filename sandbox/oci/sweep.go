@@ -242,18 +242,27 @@ func isMounted(device string) bool {
 	return err == nil
 }
 
-// sweepFiles removes disk files that still have a name: a runner died between
-// making and unlinking one.
+// sweepFiles removes disk files that still have a name, because a runner died
+// between making and unlinking one, and copies of images. A driver that has
+// begun may be using some.
 func (d *Driver) sweepFiles(swept sandbox.Swept) error {
-	paths, err := filepath.Glob(filepath.Join(d.config.Disks, "disk-*.img"))
-	if err != nil {
-		return fmt.Errorf("listing disk files: %w", err)
+	d.mu.Lock()
+	begun := d.begun
+	d.mu.Unlock()
+	if begun {
+		return nil
 	}
-	for _, path := range paths {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("removing disk file: %w", err)
+	for _, pattern := range []string{"disk-*.img", "copy-*"} {
+		paths, err := filepath.Glob(filepath.Join(d.config.Disks, pattern))
+		if err != nil {
+			return fmt.Errorf("listing disk files: %w", err)
 		}
-		swept["disk"]++
+		for _, path := range paths {
+			if err := os.RemoveAll(path); err != nil {
+				return fmt.Errorf("removing disk file: %w", err)
+			}
+			swept["disk"]++
+		}
 	}
 	return nil
 }
