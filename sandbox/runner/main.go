@@ -111,7 +111,8 @@ func run(args []string, parts Parts, log *slog.Logger) error {
 		return enter()
 	}
 	// What the terminal sends to the whole group is the supervisor's to judge.
-	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	// Caught and dropped, not ignored: children would inherit that.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
 	c, err := newConn(os.NewFile(socketFD, "supervisor"))
 	if err != nil {
 		return err

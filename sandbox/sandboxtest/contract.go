@@ -35,6 +35,7 @@ func contract(t *testing.T, h Host) {
 		"SweepSparesTheLiving":       sweepSpares,
 		"SandboxesOfAJobShareOneIDs": sharedIDs,
 		"JobsAtOnce":                 jobsAtOnce,
+		"SignalsAreAsUsual":          signalsUsual,
 	})
 }
 
@@ -305,6 +306,18 @@ func sharedIDs(t *testing.T, h Host) {
 	exit, _ := first.Cmd(sandbox.Command{Argv: []string{"true"}, Timeout: time.Minute})
 	if exit.Duration <= 0 || exit.MemoryPeak <= 0 {
 		t.Errorf("exit measures nothing: %+v", exit)
+	}
+}
+
+// signalsUsual: what one of our processes ignores would be ignored by every
+// command that it starts.
+func signalsUsual(t *testing.T, h Host) {
+	b := h.One(t)
+	status := fields(b.Must("cat /proc/self/status"))
+	for _, name := range []string{"SigIgn", "SigBlk"} {
+		if status[name] != "0000000000000000" {
+			t.Errorf("%s of a command is %s", name, status[name])
+		}
 	}
 }
 
