@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"net/http"
+	"net/netip"
 	"time"
 )
 
@@ -14,3 +15,14 @@ func Hurry(s *Supervisor) {
 
 // Reach makes a supervisor call the control plane without a network.
 func Reach(s *Supervisor, transport http.RoundTripper) { s.transport = transport }
+
+// WrongTokens counts n wrong tokens from as many addresses and returns how many
+// addresses are remembered.
+func WrongTokens(n int) int {
+	limits := newAddressLimits()
+	for i := range n {
+		from := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		limits.allow(from, time.Unix(int64(i), 0))
+	}
+	return len(limits.table)
+}

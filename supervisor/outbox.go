@@ -143,7 +143,7 @@ func (o *outbox) deliver(e *entry) {
 			break
 		}
 	}
-	if cause := context.Cause(ctx); errors.Is(cause, errNewerLease) || errors.Is(cause, errCancelled) {
+	if !stopped(ctx) && !errors.Is(context.Cause(ctx), errCancelled) {
 		o.abandon(e, reasonOf(ctx, ""))
 	}
 	// Else this process ends: the journal keeps the result for the next one.

@@ -99,6 +99,32 @@ func TestH02OnlyWrongTokensAreLimited(t *testing.T) {
 	d.want("the right token from a limited address", 200, status, body, "")
 }
 
+func TestH02AddressesAreBounded(t *testing.T) {
+	if n := supervisor.WrongTokens(20_000); n > 4096 {
+		t.Errorf("%d addresses are remembered", n)
+	}
+}
+
+// A binding that can't be stored is no binding, and its token stays good.
+func TestH03UnstoredClaimsUseUpNothing(t *testing.T) {
+	d := newDoor(t)
+	token := d.token(false)
+	away := d.dir + ".away"
+	if err := os.Rename(d.dir, away); err != nil {
+		t.Fatal(err)
+	}
+	status, body := d.claim(token)
+	d.want("a claim without a disk", 503, status, body, "could not store")
+	if d.pairing.State() != supervisor.Unpaired {
+		t.Errorf("state %s", d.pairing.State())
+	}
+	if err := os.Rename(away, d.dir); err != nil {
+		t.Fatal(err)
+	}
+	status, body = d.claim(token)
+	d.want("the same claim afterwards", 201, status, body, "")
+}
+
 func TestH03OfTwoClaimsOneWins(t *testing.T) {
 	d := newDoor(t)
 	for round := range 100 {

@@ -24,8 +24,6 @@ func (b *board) read() protocol.JobProgress {
 	return protocol.JobProgress{}
 }
 
-func (b *board) clear() { b.last.Store(nil) }
-
 // show replaces the progress. Texts are cut to what the control plane keeps.
 func (b *board) show(id protocol.AssignmentID, jobID int64, status protocol.JobStatus, phase protocol.Phase, message string) {
 	b.last.Store(&protocol.JobProgress{

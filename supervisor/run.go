@@ -64,6 +64,9 @@ func (s *Supervisor) dir(key runKey) (string, error) {
 // result is in the outbox, abandoned, or left in the journal for a restart.
 func (s *Supervisor) executeJob(ctx context.Context, r *run, job protocol.Job, accepted time.Time) {
 	outcome := s.workOn(ctx, r, job, accepted)
+	if r.lease.left() <= 0 {
+		r.lease.lose(errLeaseOver) // whoever noticed it first
+	}
 	s.measure(r, string(outcome.Failure), outcome.Abandoned)
 	if outcome.Abandoned != "" || r.lease.ctx.Err() != nil {
 		s.keepUnsent(r, outcome.Evidence)
