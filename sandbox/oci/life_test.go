@@ -155,7 +155,7 @@ func orphanMain(raw string) error {
 	if err := json.Unmarshal([]byte(raw), &config); err != nil {
 		return err
 	}
-	config.Stderr = os.Stderr
+	config.Stderr = &bytes.Buffer{} // a pipe that breaks with this process
 	ctx := context.Background()
 	c, err := runner.Start(ctx, config)
 	if err != nil {

@@ -111,8 +111,9 @@ func run(args []string, parts Parts, log *slog.Logger) error {
 		return enter()
 	}
 	// What the terminal sends to the whole group is the supervisor's to judge.
-	// Caught and dropped, not ignored: children would inherit that.
-	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
+	// Caught and dropped, not ignored: children would inherit that. Without
+	// SIGPIPE among them a log line to a dead supervisor would end the clean-up.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
 	c, err := newConn(os.NewFile(socketFD, "supervisor"))
 	if err != nil {
 		return err
