@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 )
@@ -38,11 +40,20 @@ func (o *options) settings() (*Settings, error) {
 		return nil, err
 	}
 	for _, flag := range []struct{ value, field *string }{
-		{&o.policy, &s.Policy}, {&o.stateDir, &s.StateDir}, {&o.user, &s.User},
+		{&o.policy, &s.Policy}, {&o.user, &s.User},
 	} {
 		if *flag.value != "" {
 			*flag.field = *flag.value
 		}
+	}
+	// A shell's words are meant from where they were typed; a file's and the
+	// environment's are not, so those must be whole.
+	if o.stateDir != "" {
+		whole, err := filepath.Abs(o.stateDir)
+		if err != nil {
+			return nil, fmt.Errorf("%w: --state-dir: %w", errSettings, err)
+		}
+		s.StateDir = whole
 	}
 	s.finish()
 	return s, s.check()
