@@ -32,7 +32,10 @@ func small(t testing.TB) policies.Limits {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := policy.Limits
+	return shrink(policy.Limits)
+}
+
+func shrink(l policies.Limits) policies.Limits {
 	l.MemoryBytes, l.DiskBytes, l.Inodes, l.CPUs = 256<<20, 64<<20, 4096, 1
 	return l
 }
@@ -165,11 +168,12 @@ func orphanMain(raw string) error {
 	if err != nil {
 		return err
 	}
-	job, err := c.OpenJob(ctx, sandbox.JobSpec{ID: "orphan", Limits: policy.Limits})
+	limits := shrink(policy.Limits)
+	job, err := c.OpenJob(ctx, sandbox.JobSpec{ID: "orphan", Limits: limits})
 	if err != nil {
 		return err
 	}
-	box, err := job.Create(ctx, sandbox.Spec{Network: sandbox.NetworkNone, Profile: sandbox.ProfileGit, Limits: policy.Limits})
+	box, err := job.Create(ctx, sandbox.Spec{Network: sandbox.NetworkNone, Profile: sandbox.ProfileGit, Limits: limits})
 	if err != nil {
 		return err
 	}
