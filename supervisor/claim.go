@@ -1,17 +1,16 @@
 package supervisor
 
 import (
-	"errors"
 	"strings"
 
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
 
 // What is wrong with a claim; read by people, status 400.
-var (
-	errAgentID    = errors.New("agent_id is missing or not a UUID.")
-	errCredential = errors.New("runtime_credential is too short or holds characters that a header cannot carry.")
-	errURLs       = errors.New("heartbeat_url and configuration_url must be the fixed paths of one of the origins that this runtime's owner listed.")
+const (
+	errAgentID    = refusal("agent_id is missing or not a UUID.")
+	errCredential = refusal("runtime_credential is too short or holds characters that a header cannot carry.")
+	errURLs       = refusal("heartbeat_url and configuration_url must be the fixed paths of one of the origins that this runtime's owner listed.")
 )
 
 const (

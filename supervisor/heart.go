@@ -100,7 +100,7 @@ func (h *heart) run(ctx context.Context) {
 		case <-timer.C:
 		}
 		now := time.Now()
-		timer.Reset(h.step(ctx, now).Sub(time.Now()))
+		timer.Reset(time.Until(h.step(ctx, now)))
 	}
 }
 

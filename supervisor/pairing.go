@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -163,11 +162,17 @@ func (p *Pairing) Link(rotate bool) (string, error) {
 // H07): the control plane asks once a try.
 const maxSignatures = 20
 
-// Reasons to refuse a challenge or claim; what people read is their text.
-var (
-	errOrigin   = errors.New("This link was used by another origin.")
-	errTooOften = errors.New("This connection link was used too often. Create a new one.")
-	errOther    = errors.New("This runtime belongs to another agent. Only the agent that it was paired with can connect it again.")
+// refusal is a sentence that the owner reads on the control plane's page.
+type refusal string
+
+// Error returns the sentence.
+func (r refusal) Error() string { return string(r) }
+
+// Reasons to refuse a challenge or claim.
+const (
+	errOrigin   = refusal("This link was used by another origin.")
+	errTooOften = refusal("This connection link was used too often. Create a new one.")
+	errOther    = refusal("This runtime belongs to another agent. Only the agent that it was paired with can connect it again.")
 )
 
 // admit checks a token for a challenge or claim. mu is held.

@@ -36,7 +36,6 @@ type qualification struct {
 	status       string
 	runtimeError string
 	leaseUntil   time.Time
-	accepted     []byte // canonical files of the passed submission
 }
 
 func newQualification(spec QualificationSpec, attempt int) *qualification {
