@@ -94,12 +94,12 @@ row "  beside docker exec${docker_exec:+ ($docker_exec ms)}" "$(ratio "$command"
 row "lease to accepted result, small Python job, scripted model" "$job" s ""
 row "collect 3 changed files of 100,000" "$(metric BenchmarkCollect ms/collect)" ms 50
 row "base layer of 13,000 files, CPU beside git clone --depth 1" "$(metric BenchmarkBaseLayer ratio)" x 2
-row "commit of 3 files, CPU beside git" "$(metric BenchmarkCommit ratio)" x 0.5
+row "commit and pack of 3 files of 13,000, CPU beside git" "$(metric BenchmarkCommit ratio)" x 0.5
 cat <<'TEXT'
 
 Not measured by now:
   the reference runtime on the same job (the bound of the row "lease to accepted")
-  peak memory of the base layer; the CPU of a push
+  peak memory of the base layer; the CPU of the push request
   heartbeat interval error under load; resident memory of the processes
   left-overs after 1,000 jobs; kill -9 at every journal step in every role
 TEXT
