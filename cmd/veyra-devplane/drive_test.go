@@ -176,7 +176,11 @@ func TestModelFollowsTheScriptOfItsJob(t *testing.T) {
 			t.Errorf("%q, turn %d: %+v", c.user, c.turn, got)
 		}
 	}
-	if got := s.decide(providertest.Conversation{User: "something else", Tools: tools}); got.Text == "" {
+	s.add("something longer", step("wrong"), nil)
+	if got := s.decide(providertest.Conversation{User: "title\nFix\nabout something longer", Tools: tools}); got.Shell != "one" {
+		t.Errorf("a title on its own line: %+v", got)
+	}
+	if got := s.decide(providertest.Conversation{User: "nothing known", Tools: tools}); got.Text == "" {
 		t.Errorf("a task without a script: %+v", got)
 	}
 	got := s.decide(providertest.Conversation{User: "replace " + qualificationFile})

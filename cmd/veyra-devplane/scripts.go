@@ -49,18 +49,29 @@ const (
 	qualificationText = "VEYRA_AGENT_READY_V1\n"
 )
 
-// next takes the longest title that the prompt holds: "Fix (2)" holds "Fix".
+// next takes the script whose title stands on a line of its own, as a careful
+// prompt has it, else the longest title that the prompt holds: "Fix (2)" holds
+// "Fix", and "repair" may be any sentence's word.
 func (s *scripts) next(c providertest.Conversation) providertest.Step {
-	s.mu.Lock()
-	best, found := "", script{}
-	for title, its := range s.byTitle {
-		if len(title) > len(best) && strings.Contains(c.User, title) {
-			best, found = title, its
-		}
+	found, known := s.find(func(title string) bool { return strings.Contains("\n"+c.User+"\n", "\n"+title+"\n") })
+	if !known {
+		found, known = s.find(func(title string) bool { return strings.Contains(c.User, title) })
 	}
-	s.mu.Unlock()
-	if best == "" {
+	if !known {
 		return providertest.Step{Text: "There is no script for this task."}
 	}
 	return providertest.Repair(found.steps, found.repair, "This is repair")(c)
+}
+
+// find returns the script with the longest title that fits.
+func (s *scripts) find(fits func(title string) bool) (script, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	best, found, known := "", script{}, false
+	for title, its := range s.byTitle {
+		if fits(title) && (!known || len(title) > len(best)) {
+			best, found, known = title, its, true
+		}
+	}
+	return found, known
 }
