@@ -100,6 +100,9 @@ func New(config Config, parts Parts) (*Supervisor, error) {
 	if config.Role == protocol.RoleWorker && (parts.Worker == nil || parts.Qualifier == nil) {
 		return nil, errors.New("a worker needs a worker and a qualifier")
 	}
+	config.Provider = cut(config.Provider, protocol.MaxProvider)
+	config.Model = cut(config.Model, protocol.MaxModel)
+	config.Version = cut(config.Version, protocol.MaxRuntimeVersion)
 	s := &Supervisor{
 		config: config, parts: parts, log: parts.Log, board: &board{}, clock: newClock(parts.Log),
 		leases: newLeases(), mail: newMailbox[delivery](), idle: make(chan struct{}),
