@@ -30,8 +30,15 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	if initDir != "" {
+		_ = os.RemoveAll(initDir)
+	}
+	os.Exit(status)
 }
+
+// initDir is where the tests' veyra-init was built, once it was.
+var initDir string
 
 func TestContractOnRunc(t *testing.T) {
 	sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host {
@@ -127,6 +134,7 @@ var builtInit = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	initDir = dir
 	path := filepath.Join(dir, "veyra-init")
 	cmd := exec.Command("go", "build", "-trimpath", "-o", path, "github.com/veyra-labs/veyra-sandboxd/cmd/veyra-init")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
