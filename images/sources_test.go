@@ -37,12 +37,16 @@ func TestHostsOwnSourcesBecomeThoseOfTheSuite(t *testing.T) {
 		want       []string
 	}{
 		{"deb822", debian12, true, three},
-		{"one line", "deb http://mirror.example/debian trixie main\ndeb-src http://mirror.example/debian trixie main\n" +
-			"deb [arch=amd64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://mirror.example/debian/ stable-updates contrib main # x\n", false,
-			[]string{"deb http://mirror.example/debian stable main", "deb http://mirror.example/debian/ stable-updates main"}},
+		{
+			"one line", "deb http://mirror.example/debian trixie main\ndeb-src http://mirror.example/debian trixie main\n" +
+				"deb [arch=amd64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://mirror.example/debian/ stable-updates contrib main # x\n", false,
+			[]string{"deb http://mirror.example/debian stable main", "deb http://mirror.example/debian/ stable-updates main"},
+		},
 		{"doubles", "deb http://m.example/debian trixie main\ndeb http://m.example/debian stable main", false, []string{"deb http://m.example/debian stable main"}},
-		{"mirror list", "Types: deb\nURIs: mirror+file:///etc/apt/mirrors/debian.list\nSuites: trixie\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n", true,
-			[]string{"deb mirror+file:///etc/apt/mirrors/debian.list stable main"}},
+		{
+			"mirror list", "Types: deb\nURIs: mirror+file:///etc/apt/mirrors/debian.list\nSuites: trixie\nComponents: main\nSigned-By: /usr/share/keyrings/debian-archive-keyring.gpg\n", true,
+			[]string{"deb mirror+file:///etc/apt/mirrors/debian.list stable main"},
+		},
 		{"disabled", "Enabled: no\n" + debian12[len("# comment\n"):], true, nil},
 		{"only security", debian12[strings.Index(debian12, "Types: deb\n"):], true, nil},
 		{"another key", "Types: deb\nURIs: https://apt.example\nSuites: bookworm\nComponents: main\nSigned-By: /usr/share/keyrings/example.gpg\n", true, nil},

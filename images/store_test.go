@@ -44,8 +44,10 @@ func TestDigestsThatAreNoneAreRefused(t *testing.T) {
 		t.Errorf("parsing %s: %v", good, err)
 	}
 	store := openOnly(t)
-	for _, bad := range []string{"", "sha256:", good[:70], good + "0", "sha512:" + sha(nil), "SHA256:" + sha(nil),
-		"sha256:" + "A" + sha(nil)[1:], "sha256:../../../../../../../../../../../../../../../../../../../../etc", sha(nil)} {
+	for _, bad := range []string{
+		"", "sha256:", good[:70], good + "0", "sha512:" + sha(nil), "SHA256:" + sha(nil),
+		"sha256:" + "A" + sha(nil)[1:], "sha256:../../../../../../../../../../../../../../../../../../../../etc", sha(nil),
+	} {
 		if _, err := images.ParseDigest(bad); err == nil {
 			t.Errorf("parsing %q: no error", bad)
 		}

@@ -45,7 +45,8 @@ func TestSecretsPrintNothing(t *testing.T) {
 	secrets := []any{
 		protocol.LeaseToken(canary), protocol.RepoToken(canary), protocol.RuntimeCredential(canary),
 		protocol.PairingToken(canary), protocol.ProviderKey(canary),
-		protocol.Credential{Token: canary}, protocol.JobTask{LeaseToken: canary},
+		protocol.Credential{Token: canary},
+		protocol.JobTask{LeaseToken: canary},
 		protocol.ClaimRequest{RuntimeCredential: canary, Token: canary},
 	}
 	hex := fmt.Sprintf("%x", canary)

@@ -130,8 +130,10 @@ func TestJobRefusedByField(t *testing.T) {
 		"repository.owner":     {missing, "", ".", "..", "-x", "a/b", "a b", "a\u00e9", strings.Repeat("a", 101)},
 		"repository.name":      {"..", "demo.git/", "demo?"},
 		"repository.full_name": {missing, "octo/other", "Octo/demo.py"},
-		"repository.target_branch": {missing, "", "--force", "a..b", "a b", "a~1", "refs/heads/main", "HEAD", "x.lock", "a//b", "/a", "a/",
-			".a", "a.", "a@{1}", "@", "a\\b", strings.Repeat("a", 300)},
+		"repository.target_branch": {
+			missing, "", "--force", "a..b", "a b", "a~1", "refs/heads/main", "HEAD", "x.lock", "a//b", "/a", "a/",
+			".a", "a.", "a@{1}", "@", "a\\b", strings.Repeat("a", 300),
+		},
 		"work.title":                       {missing, "", "  ", nil, strings.Repeat("x", 501)},
 		"work.acceptance_criteria":         {[]any{strings.Repeat("x", 20_000)}, make([]any, 300), "text"},
 		"policy":                           {missing, nil, "none", []any{}},
@@ -288,9 +290,18 @@ func TestQualificationRefusedByField(t *testing.T) {
 		"test_command":              {missing, "", strings.Repeat("x", 501)},
 		"qualification_target_path": {missing, "", "/etc/passwd", "../x", "a/../b", ".git/config", "a\\b", " x", "a//b", "a/"},
 		"allowed_submission_paths":  {missing, []any{}, []any{"other"}, []any{"qualification/ready.txt", "b"}},
-		"starter_files": {missing, []any{}, []any{file("b")}, []any{target, file("../x")}, []any{target, file(".GIT/hooks/x")},
-			[]any{target, target}, []any{target, file("Qualification/Ready.txt")}, []any{target, file("qualification/ready.txt/x")},
-			[]any{target, file("a/b/c"), file("a")}, []any{target, "b"}},
+		"starter_files": {
+			missing,
+			[]any{},
+			[]any{file("b")},
+			[]any{target, file("../x")},
+			[]any{target, file(".GIT/hooks/x")},
+			[]any{target, target},
+			[]any{target, file("Qualification/Ready.txt")},
+			[]any{target, file("qualification/ready.txt/x")},
+			[]any{target, file("a/b/c"), file("a")},
+			[]any{target, "b"},
+		},
 	}
 	for path, values := range bad {
 		for i, v := range values {

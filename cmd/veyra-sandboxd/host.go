@@ -59,7 +59,7 @@ type host struct {
 
 // paths are the parts of the state directory.
 type paths struct {
-	state, key, binding, journal, jobs, disks, signingLog, run string
+	state, key, binding, journal, jobs, disks, signingLog string
 }
 
 func pathsOf(state string) paths {

@@ -13,15 +13,23 @@ import (
 )
 
 func imageCommand(o *options) *cobra.Command {
-	cmd := &cobra.Command{Use: "image", Short: "List, build and remove toolchain images", Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd := &cobra.Command{
+		Use: "image", Short: "List, build and remove toolchain images", Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
 	cmd.AddCommand(
-		&cobra.Command{Use: "list", Short: "List the images of this host", Args: noArguments,
-			RunE: func(*cobra.Command, []string) error { return listImages(o) }},
-		&cobra.Command{Use: "build NAME", Short: "Build an image: " + strings.Join(images.Recipes(), ", "), Args: exactArguments(1),
-			RunE: func(cmd *cobra.Command, args []string) error { return buildImage(cmd, o, args[0]) }},
-		&cobra.Command{Use: "gc", Short: "Remove all but the newest image of each name", Args: noArguments,
-			RunE: func(cmd *cobra.Command, _ []string) error { return collectImages(cmd, o) }},
+		&cobra.Command{
+			Use: "list", Short: "List the images of this host", Args: noArguments,
+			RunE: func(*cobra.Command, []string) error { return listImages(o) },
+		},
+		&cobra.Command{
+			Use: "build NAME", Short: "Build an image: " + strings.Join(images.Recipes(), ", "), Args: exactArguments(1),
+			RunE: func(cmd *cobra.Command, args []string) error { return buildImage(cmd, o, args[0]) },
+		},
+		&cobra.Command{
+			Use: "gc", Short: "Remove all but the newest image of each name", Args: noArguments,
+			RunE: func(cmd *cobra.Command, _ []string) error { return collectImages(cmd, o) },
+		},
 	)
 	return cmd
 }

@@ -18,14 +18,22 @@ func jobsCommand(o *options) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return listJobs(cmd.Context(), o) },
 	}
 	cmd.AddCommand(
-		&cobra.Command{Use: "list", Short: "List the runs, newest first", Args: noArguments,
-			RunE: func(cmd *cobra.Command, _ []string) error { return listJobs(cmd.Context(), o) }},
-		&cobra.Command{Use: "show ID", Short: "Show the runs of an assignment with their evidence", Args: exactArguments(1),
-			RunE: func(cmd *cobra.Command, args []string) error { return showJob(cmd.Context(), o, args[0]) }},
-		&cobra.Command{Use: "logs ID", Short: "Print the log of an assignment's newest run", Args: exactArguments(1),
-			RunE: func(cmd *cobra.Command, args []string) error { return jobLogs(cmd.Context(), o, args[0]) }},
-		&cobra.Command{Use: "delete ID", Short: "Remove log, transcript and patch of an assignment's runs", Args: exactArguments(1),
-			RunE: func(cmd *cobra.Command, args []string) error { return deleteJob(cmd.Context(), o, args[0]) }},
+		&cobra.Command{
+			Use: "list", Short: "List the runs, newest first", Args: noArguments,
+			RunE: func(cmd *cobra.Command, _ []string) error { return listJobs(cmd.Context(), o) },
+		},
+		&cobra.Command{
+			Use: "show ID", Short: "Show the runs of an assignment with their evidence", Args: exactArguments(1),
+			RunE: func(cmd *cobra.Command, args []string) error { return showJob(cmd.Context(), o, args[0]) },
+		},
+		&cobra.Command{
+			Use: "logs ID", Short: "Print the log of an assignment's newest run", Args: exactArguments(1),
+			RunE: func(cmd *cobra.Command, args []string) error { return jobLogs(cmd.Context(), o, args[0]) },
+		},
+		&cobra.Command{
+			Use: "delete ID", Short: "Remove log, transcript and patch of an assignment's runs", Args: exactArguments(1),
+			RunE: func(cmd *cobra.Command, args []string) error { return deleteJob(cmd.Context(), o, args[0]) },
+		},
 	)
 	return cmd
 }

@@ -10,15 +10,23 @@ import (
 )
 
 func policyCommand(o *options) *cobra.Command {
-	cmd := &cobra.Command{Use: "policy", Short: "Show the policies that sandboxes are held to", Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd := &cobra.Command{
+		Use: "policy", Short: "Show the policies that sandboxes are held to", Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
 	cmd.AddCommand(
-		&cobra.Command{Use: "list", Short: "List the built-in policies", Args: noArguments,
-			RunE: func(*cobra.Command, []string) error { return listPolicies(o) }},
-		&cobra.Command{Use: "show [NAME]", Short: "Print a policy's text", Args: cobra.MaximumNArgs(1),
-			RunE: func(_ *cobra.Command, args []string) error { return showPolicy(o, args) }},
-		&cobra.Command{Use: "explain [NAME]", Short: "Print the effective policy as its digest covers it, and what it weakens", Args: cobra.MaximumNArgs(1),
-			RunE: func(_ *cobra.Command, args []string) error { return explainPolicy(o, args) }},
+		&cobra.Command{
+			Use: "list", Short: "List the built-in policies", Args: noArguments,
+			RunE: func(*cobra.Command, []string) error { return listPolicies(o) },
+		},
+		&cobra.Command{
+			Use: "show [NAME]", Short: "Print a policy's text", Args: cobra.MaximumNArgs(1),
+			RunE: func(_ *cobra.Command, args []string) error { return showPolicy(o, args) },
+		},
+		&cobra.Command{
+			Use: "explain [NAME]", Short: "Print the effective policy as its digest covers it, and what it weakens", Args: cobra.MaximumNArgs(1),
+			RunE: func(_ *cobra.Command, args []string) error { return explainPolicy(o, args) },
+		},
 	)
 	return cmd
 }

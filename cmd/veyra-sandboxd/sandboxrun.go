@@ -38,8 +38,10 @@ type sandboxOptions struct {
 }
 
 func sandboxCommand(o *options) *cobra.Command {
-	cmd := &cobra.Command{Use: "sandbox", Short: "Use a sandbox without a job", Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd := &cobra.Command{
+		Use: "sandbox", Short: "Use a sandbox without a job", Args: noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
 	var so sandboxOptions
 	run := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARGUMENT…]",

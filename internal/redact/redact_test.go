@@ -141,8 +141,10 @@ func TestRedactionsAreCounted(t *testing.T) {
 // what the whole text gives.
 func TestStreamEqualsWhole(t *testing.T) {
 	s := newSet(t, secret, "aaaaaaaaaaaab", "aaaaaaaaaaaaaac", "abcdabcdabcdabcd")
-	pieces := []string{secret, secret[:20], "aaaaaaaaaaaab", "aaaaaaaaaaaaaac", "aaaa", "abcd", "abcdabcdabcdabcd",
-		hex.EncodeToString([]byte(secret)), base64.StdEncoding.EncodeToString([]byte("12" + secret)), "\n", "x"}
+	pieces := []string{
+		secret, secret[:20], "aaaaaaaaaaaab", "aaaaaaaaaaaaaac", "aaaa", "abcd", "abcdabcdabcdabcd",
+		hex.EncodeToString([]byte(secret)), base64.StdEncoding.EncodeToString([]byte("12" + secret)), "\n", "x",
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		text := strings.Join(rapid.SliceOf(rapid.SampledFrom(pieces)).Draw(t, "pieces"), "")
 		whole := s.String(text)

@@ -68,7 +68,8 @@ func of(kind treestream.Kind, p string) item {
 func TestTreesArriveAsSent(t *testing.T) {
 	want := []item{
 		file("a", ""), of(treestream.Dir, "a-b"), file("a-b/\xff\n", "x\x00y"), of(treestream.Delete, "b"),
-		of(treestream.Opaque, "c"), {Entry: treestream.Entry{Kind: treestream.Symlink, Path: "c/l", Target: "../../etc"}},
+		of(treestream.Opaque, "c"),
+		{Entry: treestream.Entry{Kind: treestream.Symlink, Path: "c/l", Target: "../../etc"}},
 		of(treestream.Special, "d"),
 		{treestream.Entry{Kind: treestream.File, Path: "e", Mode: 0o7777, MTime: -5, Size: 3, Links: 2}, "abc"},
 	}

@@ -93,7 +93,6 @@ type Init struct {
 
 	stderr bytes.Buffer
 	ended  chan struct{}
-	once   sync.Once
 }
 
 // Options of Start.
