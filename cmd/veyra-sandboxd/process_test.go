@@ -163,7 +163,7 @@ func (d *daemon) text() string {
 // cleanUp ends whatever a failed test left.
 func (d *daemon) cleanUp() {
 	d.killAll()
-	if d.t.Failed() {
+	if d.t.Failed() || testing.Verbose() {
 		d.t.Logf("log of daemon %d:\n%s", d.cmd.Process.Pid, d.text())
 	}
 }
