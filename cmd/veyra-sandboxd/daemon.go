@@ -81,8 +81,7 @@ func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, lo
 		return err
 	}
 	defer records.Close()
-	metrics := telemetry.New(version)
-	metrics.PolicyWeakenings.Set(float64(len(host.policy.Warnings()) + len(host.weakenings)))
+	metrics := host.metrics()
 	model := newModel(s, metrics, log)
 	model.askFirst(ctx)
 	go model.watch(ctx)
@@ -103,6 +102,17 @@ func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, lo
 	host.notify("READY=1")
 	tellReady(log, host)
 	return super.Run(ctx)
+}
+
+// metrics begins with what the start has shown.
+func (h *host) metrics() *telemetry.Metrics {
+	m := telemetry.New(version)
+	m.PolicyWeakenings.Set(float64(len(h.policy.Warnings()) + len(h.weakenings)))
+	m.ImagesBytes.Set(float64(h.imageBytes))
+	for kind, n := range h.swept {
+		m.Swept(kind, n)
+	}
+	return m
 }
 
 func supervisorConfig(s *Settings, host *host) supervisor.Config {

@@ -54,6 +54,9 @@ type host struct {
 
 	public, admin, control net.Listener
 
+	// What metrics tell from the start: removed left-overs, bytes of images.
+	swept      sandbox.Swept
+	imageBytes int64
 	weakenings []string
 }
 
@@ -170,12 +173,11 @@ func (h *host) startBackend(ctx context.Context, log *slog.Logger) (err error) {
 	if h.runner, err = startRunner(ctx, h.settings, h.instance, h.paths.disks); err != nil {
 		return withCode(exitHost, "the sandbox backend did not start: %w", err)
 	}
-	swept, err := h.runner.Sweep(ctx)
-	if err != nil {
+	if h.swept, err = h.runner.Sweep(ctx); err != nil {
 		return withCode(exitHost, "sweeping what an earlier run left: %w", err)
 	}
-	if len(swept) > 0 {
-		log.Info("swept what an earlier run left", "counts", fmt.Sprint(swept))
+	if len(h.swept) > 0 {
+		log.Info("swept what an earlier run left", "counts", fmt.Sprint(h.swept))
 	}
 	if h.report, err = h.runner.Probe(ctx); err == nil {
 		err = unenforced(h.report)
@@ -193,6 +195,13 @@ func (h *host) openImages() error {
 	store, err := images.Open(filepath.Join(h.settings.CacheDir, "images"))
 	if err != nil {
 		return err
+	}
+	all, err := store.List()
+	if err != nil {
+		return err
+	}
+	for _, image := range all {
+		h.imageBytes += image.Bytes
 	}
 	for _, name := range images.Recipes() {
 		image, err := store.Lookup(name)

@@ -31,6 +31,7 @@ const (
 // once.
 type model struct {
 	provider provider.Provider
+	tokens   func(input, output int64)
 	skip     bool
 	log      *slog.Logger
 	last     atomic.Pointer[string]
@@ -39,7 +40,7 @@ type model struct {
 var _ provider.Provider = (*model)(nil)
 
 func newModel(s *Settings, metrics *telemetry.Metrics, log *slog.Logger) *model {
-	m := &model{skip: s.skipProbe, log: log}
+	m := &model{tokens: metrics.Tokens, skip: s.skipProbe, log: log}
 	client, err := openai.New(openai.Config{
 		BaseURL: s.Provider.BaseURL, Model: s.Provider.Model, Key: provider.Key(s.key), Timeout: s.Provider.Timeout, Observe: metrics.Provider,
 	})
@@ -67,6 +68,7 @@ func (u unconfigured) Ready(context.Context) error { return u.err }
 // can mend.
 func (m *model) Chat(ctx context.Context, req provider.Request) (provider.Reply, error) {
 	reply, err := m.provider.Chat(ctx, req)
+	m.tokens(reply.Usage.Input, reply.Usage.Output)
 	switch provider.KindOf(err) {
 	case provider.AuthFailed, provider.QuotaExhausted, provider.ModelNotFound:
 		m.set(readySentence(err))
