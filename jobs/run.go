@@ -102,3 +102,10 @@ type QualificationOutcome struct {
 	// Abandoned: cancelled, nothing is to be sent.
 	Abandoned string
 }
+
+// Intended tells from a run's checkpoints whether its intent is written down:
+// then a restart needs neither a sandbox nor the model to finish it.
+func Intended(saved map[string][]byte) bool {
+	_, found := saved[checkpointIntent]
+	return found
+}

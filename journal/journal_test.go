@@ -258,7 +258,7 @@ func TestOrderIsKept(t *testing.T) {
 		"unknown run":           {j.Deliver(ctx, keyOf(5), nil), journal.ErrUnknown},
 		"spend less":            {j.Spend(ctx, keyOf(4), -1), journal.ErrArgument},
 		"step with a path":      {j.Checkpoint(ctx, keyOf(4), "../x", nil), journal.ErrArgument},
-		"huge value":            {j.Checkpoint(ctx, keyOf(4), "x", make([]byte, 1<<20+1)), journal.ErrArgument},
+		"huge value":            {j.Checkpoint(ctx, keyOf(4), "x", make([]byte, 4<<20+1)), journal.ErrArgument},
 	} {
 		if !errors.Is(test.got, test.want) {
 			t.Errorf("%s: got %v, want %v", name, test.got, test.want)

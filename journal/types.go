@@ -123,7 +123,7 @@ type Answer struct {
 const (
 	maxTask     = 4 << 20
 	maxStep     = 64
-	maxValue    = 1 << 20
+	maxValue    = 4 << 20
 	maxEvidence = 2_621_440 // a request body (protocol section 1)
 	maxReceipt  = 256 << 10
 	maxReason   = 2000

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/veyra-labs/veyra-sandboxd/jobs"
 	"github.com/veyra-labs/veyra-sandboxd/journal"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/signer"
@@ -133,13 +134,16 @@ func resultOf(s signer.Statement) (runKey, string) {
 
 // resumeNext goes on with the oldest run that recovery left, as soon as this host
 // is ready for it. While draining it waits for the next start, too.
-func (d *dispatcher) resumeNext(context.Context) {
+func (d *dispatcher) resumeNext(ctx context.Context) {
 	b := d.s.parts.Pairing.current.Load()
 	if d.current != nil || len(d.resume) == 0 || b == nil || d.s.cancelling.Load() {
 		return
 	}
 	next := d.resume[0]
 	code, why := d.s.unready()
+	if code != "" && d.publishes(ctx, next) {
+		code = ""
+	}
 	moves := next.record.Kind == journal.KindQualification // its lease does, with beats
 	switch draft := next.record.Draft; {
 	case draft != nil:
@@ -159,6 +163,16 @@ func (d *dispatcher) resumeNext(context.Context) {
 		d.resume = d.resume[1:]
 		d.again(next, b, code, why)
 	}
+}
+
+// publishes tells whether all that is left of a run is to publish it: that needs
+// neither sandbox nor model, so only the pairing counts.
+func (d *dispatcher) publishes(ctx context.Context, next resumable) bool {
+	if d.s.parts.Pairing.State() != Paired || next.record.Kind != journal.KindJob {
+		return false
+	}
+	saved, err := d.s.parts.Journal.Checkpoints(ctx, next.record.Key)
+	return err == nil && jobs.Intended(saved)
 }
 
 // again starts a recovered run, or refuses it when this host did not become

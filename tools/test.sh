@@ -10,7 +10,7 @@ log=build/test.log
 show() { grep --line-buffered -E '^(ok|FAIL|---? FAIL|panic:|\?)|^\s+--- FAIL|_test.go:[0-9]+: ' | grep --line-buffered -v -E '^\?.*no test files|not applicable: ' ; }
 
 # Packages that look at mounts, loops and cgroups of the whole host run alone.
-alone=$(go list ./sandbox/... ./cmd/... ./internal/confine/... ./signer/...)
+alone=$(go list ./sandbox/... ./jobs ./cmd/... ./internal/confine/... ./signer/... ./supervisor)
 others=$(go list ./... | grep -vxF "$alone")
 
 echo "test: go vet"

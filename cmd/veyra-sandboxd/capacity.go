@@ -1,16 +1,13 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
-	"os"
 	"runtime"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/oci"
 )
 
 // scaledPolicy loads a policy and scales it down to what this host can give
@@ -33,7 +30,7 @@ func scaledPolicy(name, dir string, floor int64) (policies.Policy, error) {
 }
 
 func hostCapacity(dir string, floor int64) (policies.Capacity, error) {
-	memory, err := memoryBytes("MemTotal")
+	memory, err := oci.HostMemory()
 	if err != nil {
 		return policies.Capacity{}, err
 	}
@@ -42,23 +39,6 @@ func hostCapacity(dir string, floor int64) (policies.Capacity, error) {
 		return policies.Capacity{}, err
 	}
 	return policies.Capacity{CPUs: runtime.NumCPU(), MemoryBytes: memory, DiskBytes: max(0, free-floor) / 2}, nil
-}
-
-// memoryBytes reads a line of /proc/meminfo.
-func memoryBytes(field string) (int64, error) {
-	file, err := os.Open("/proc/meminfo")
-	if err != nil {
-		return 0, fmt.Errorf("reading the host's memory: %w", err)
-	}
-	defer file.Close()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		words := strings.Fields(lines.Text())
-		if len(words) == 3 && words[0] == field+":" {
-			n, err := strconv.ParseInt(words[1], 10, 64)
-			return n << 10, err
-		}
-	}
-	return 0, fmt.Errorf("reading the host's memory: no line %s", field)
 }
 
 // freeBytes is what an ordinary user may still write below dir.
