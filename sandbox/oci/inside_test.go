@@ -292,7 +292,7 @@ func TestRuntimeBesideTheExecutableComesFirst(t *testing.T) {
 		t.Skip("not applicable: needs root")
 	}
 	dir := t.TempDir()
-	for _, path := range []string{"bin/runc", "path/runc"} {
+	for _, path := range []string{"bin/runc", "path/runc", "installed/libexec/veyra-sandboxd/runc"} {
 		full := filepath.Join(dir, path)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(full), 0o755), os.WriteFile(full, []byte("x"), 0o755)); err != nil {
 			t.Fatal(err)
@@ -301,6 +301,10 @@ func TestRuntimeBesideTheExecutableComesFirst(t *testing.T) {
 	executable, search := filepath.Join(dir, "daemon"), filepath.Join(dir, "path")
 	if got, err := FindRuntime(executable, search); err != nil || got != filepath.Join(dir, "bin", "runc") {
 		t.Errorf("found %q, %v", got, err)
+	}
+	installed := filepath.Join(dir, "installed")
+	if got, err := FindRuntime(installed+"/bin/veyra-sandboxd", search); err != nil || got != installed+"/libexec/veyra-sandboxd/runc" {
+		t.Errorf("what make install has put there: found %q, %v", got, err)
 	}
 	if err := os.Chown(filepath.Join(dir, "bin", "runc"), 1000, 1000); err != nil {
 		t.Fatal(err)

@@ -22,11 +22,12 @@ import (
 var ErrRuntime = errors.New("no usable OCI runtime")
 
 // FindRuntime returns the path of runc: in the directory bin beside the
-// executable, or beside it, then along path (a list as in PATH). A file that anybody but root could
-// replace is refused rather than skipped, because a weaker one further on would
-// hide the mistake.
+// executable, beside it, or where make install puts it, then along path (a list
+// as in PATH). A file that anybody but root could replace is refused rather than
+// skipped, because a weaker one further on would hide the mistake.
 func FindRuntime(executable, path string) (string, error) {
-	dirs := []string{filepath.Join(filepath.Dir(executable), "bin"), filepath.Dir(executable)}
+	beside := filepath.Dir(executable)
+	dirs := []string{filepath.Join(beside, "bin"), beside, filepath.Join(beside, "..", "libexec", "veyra-sandboxd")}
 	for _, dir := range append(dirs, filepath.SplitList(path)...) {
 		candidate := filepath.Join(dir, "runc")
 		if !filepath.IsAbs(candidate) || !isFile(candidate) {
