@@ -32,7 +32,14 @@ func runCommand(o *options) *cobra.Command {
 
 // runDaemon wires from the inside out: what needs power comes first, then the
 // powers go, then everything that touches strangers' bytes.
+//
+// Signals are collected from the first line on: one that arrives during the
+// start drains the daemon as soon as it serves, and everything is closed in
+// order. The command's own context ends with an interrupt, so it is left.
 func runDaemon(ctx context.Context, o *options) error {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
+	ctx = context.WithoutCancel(ctx)
 	s, err := o.settings()
 	if err != nil {
 		return err
@@ -55,7 +62,7 @@ func runDaemon(ctx context.Context, o *options) error {
 	if err := host.giveUp(); err != nil {
 		return err
 	}
-	return serve(ctx, s, host, secrets, log)
+	return serve(ctx, s, host, secrets, log, signals)
 }
 
 // newLog writes text to a terminal and JSON elsewhere, without the secrets.
@@ -75,7 +82,7 @@ func tellStart(log *slog.Logger, s *Settings) {
 }
 
 // serve runs with the powers gone.
-func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, log *slog.Logger) error {
+func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, log *slog.Logger, signals <-chan os.Signal) error {
 	records, err := journal.OpenLocked(host.paths.state)
 	if err != nil {
 		return err
@@ -97,7 +104,7 @@ func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, lo
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go drainOnSignal(super, cancel, log)
+	go drainOnSignal(super, cancel, log, signals)
 	go host.watch(ctx, log)
 	host.notify("READY=1")
 	tellReady(log, host)
@@ -116,7 +123,9 @@ func (h *host) metrics() *telemetry.Metrics {
 }
 
 func supervisorConfig(s *Settings, host *host) supervisor.Config {
+	git, _ := protocol.ParseOwnerOrigin(s.Git.Origins[0]) // the settings' check has read it
 	return supervisor.Config{
+		Git:  git,
 		Role: protocol.Role(s.Role), Version: version, Provider: s.provider(), Model: s.Provider.Model,
 		Heartbeat: s.ControlPlane.Heartbeat, JobsDir: host.paths.jobs, SigningLog: host.paths.signingLog,
 		OwnerUID: os.Getuid(), BehindProxy: s.Public.TLS.Mode == "proxy",
@@ -146,9 +155,7 @@ func tellReady(log *slog.Logger, host *host) {
 
 // drainOnSignal: the first SIGTERM drains, the second cancels; an interrupt
 // does the same.
-func drainOnSignal(super *supervisor.Supervisor, cancel context.CancelFunc, log *slog.Logger) {
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
+func drainOnSignal(super *supervisor.Supervisor, cancel context.CancelFunc, log *slog.Logger, signals <-chan os.Signal) {
 	<-signals
 	log.Info("draining: no new work; a second signal cancels what runs")
 	super.Drain()
