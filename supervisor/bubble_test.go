@@ -75,7 +75,12 @@ func (l *lab) start() {
 	}
 	l.door.open()
 	l.secrets = redact.New()
+	git, err := protocol.ParseOwnerOrigin(origin)
+	if err != nil {
+		l.t.Fatal(err)
+	}
 	l.sup, err = supervisor.New(supervisor.Config{
+		Git:  git,
 		Role: l.role, Version: "1.2.3", Provider: "scripted", Model: "model-1",
 		JobsDir: l.state + "/jobs", Heartbeat: l.beats,
 	}, supervisor.Parts{

@@ -169,7 +169,7 @@ func (d *dispatcher) leaseOf(key runKey, token protocol.LeaseToken, end time.Tim
 // decide starts a new job, refuses it, or leaves it unanswered for a while.
 func (d *dispatcher) decide(ctx context.Context, l *lease, v delivery, task protocol.JobTask, broken error) {
 	l.digest = contentDigest(v.reply.JobTask)
-	job, err := task.Validate(v.bound.Origin, time.Now().Add(d.s.clock.known()))
+	job, err := d.s.validate(task, v.bound.Origin)
 	if broken != nil {
 		err = broken
 	}
@@ -193,6 +193,16 @@ func (d *dispatcher) decide(ctx context.Context, l *lease, v delivery, task prot
 	d.begin(ctx, l, task, v.reply.JobTask, func(r *run, accepted time.Time) {
 		d.s.executeJob(l.ctx, r, job, accepted)
 	})
+}
+
+// validate makes a job of a task that came from origin, for the git host that
+// this runtime dials.
+func (s *Supervisor) validate(task protocol.JobTask, origin protocol.Origin) (protocol.Job, error) {
+	job, err := task.Validate(origin, time.Now().Add(s.clock.known()))
+	if err == nil && s.config.Git != (protocol.Origin{}) {
+		err = job.Repository.CheckClone(s.config.Git)
+	}
+	return job, err
 }
 
 // wait leaves a task unanswered while this host may still become ready in time.

@@ -198,6 +198,9 @@ func TestInvalidTasksAreRefusedByName(t *testing.T) {
 	}{
 		"submit url":     {func(task map[string]any) { task["submit_url"] = "https://evil.example/x/" }, "TASK_INVALID"},
 		"credential url": {func(task map[string]any) { task["credential_url"] = origin + "/other/" }, "TASK_INVALID"},
+		"clone url": {func(task map[string]any) {
+			task["repository"].(map[string]any)["clone_url"] = "https://evil.example/octo/demo.git"
+		}, "TASK_INVALID"},
 		"minutes": {func(task map[string]any) {
 			task["policy"].(map[string]any)["maximum_execution_minutes"] = 0
 		}, "TASK_INVALID"},

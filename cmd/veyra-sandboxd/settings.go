@@ -189,6 +189,11 @@ func (s *Settings) check() error {
 	case s.Budget.TokensPerJob < 0:
 		return fmt.Errorf("%w: budget.tokens_per_job must not be negative", errSettings)
 	}
+	for _, text := range s.Git.Origins {
+		if _, err := protocol.ParseOwnerOrigin(text); err != nil {
+			return fmt.Errorf("%w: git.origins: %w", errSettings, err)
+		}
+	}
 	if err := s.checkVersion(); err != nil {
 		return err
 	}
