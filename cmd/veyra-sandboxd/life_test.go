@@ -22,6 +22,7 @@ func TestWholeLife(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, false)
 	p := w.newPlace()
+	p.config = "" // the environment alone
 	d := w.start(p)
 	wantUnpaired(t, d)
 	agent, _ := d.pair(w)

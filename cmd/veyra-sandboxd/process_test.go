@@ -47,6 +47,8 @@ type daemon struct {
 type place struct {
 	state, public, admin string
 	env                  []string
+	// config is a file of settings, or "".
+	config string
 }
 
 // newPlace chooses state, ports and the settings that interface.md names for an
@@ -56,7 +58,7 @@ func (w *world) newPlace() place {
 	dir := w.t.TempDir()
 	keyFile := filepath.Join(dir, "key")
 	writeFile(w.t, keyFile, w.key+"\n", 0o600)
-	p := place{state: filepath.Join(dir, "state"), public: freeAddress(w.t), admin: freeAddress(w.t)}
+	p := place{state: filepath.Join(dir, "state"), config: frugal(w.t), public: freeAddress(w.t), admin: freeAddress(w.t)}
 	_, port, _ := net.SplitHostPort(p.public)
 	p.env = []string{
 		"VEYRA_CONTROL_PLANE=" + w.origin, "VEYRA_GIT_ORIGINS=" + w.origin, "GITHUB_API_URL=" + w.origin + restRoot,
@@ -77,12 +79,30 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// frugal writes settings that leave a sandbox about 3 GiB of this host's disk
+// instead of half of what is free: tests run beside each other, and all of them
+// book.
+func frugal(t *testing.T) string {
+	t.Helper()
+	var stat unix.Statfs_t
+	if err := unix.Statfs(house.cache, &stat); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "frugal.yaml")
+	writeFile(t, path, fmt.Sprintf("keep: {disk_floor: %d}\n", max(0, int64(stat.Bavail)*stat.Bsize-6<<30)), 0o600)
+	return path
+}
+
 // launch starts a daemon and returns at once.
 func (w *world) launch(p place, more ...string) *daemon {
 	w.t.Helper()
 	needSandboxes(w.t)
 	d := &daemon{t: w.t, env: append(p.env, more...), state: p.state, public: p.public, admin: p.admin, ended: make(chan struct{}), changed: make(chan struct{})}
-	d.cmd = exec.Command(house.daemon, "--policy", "strict", "--state-dir", p.state)
+	args := []string{"--policy", "strict", "--state-dir", p.state}
+	if p.config != "" {
+		args = append(args, "--config", p.config)
+	}
+	d.cmd = exec.Command(house.daemon, args...)
 	d.cmd.Env = environ(d.env...)
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, in, err := os.Pipe()

@@ -208,16 +208,17 @@ func (t *throwaway) run(ctx context.Context, args []string) (int, error) {
 		return 0, err
 	}
 	defer job.Close(context.WithoutCancel(ctx))
+	layers, err := t.workspace(ctx, job)
+	if err != nil {
+		return 0, err
+	}
 	place, err := job.Create(ctx, sandbox.Spec{
-		Image: t.image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: t.policy.Limits,
+		Image: t.image, Layers: layers, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: t.policy.Limits,
 	})
 	if err != nil {
 		return 0, err
 	}
 	defer place.Close(context.WithoutCancel(ctx))
-	if err := t.copyIn(ctx, place); err != nil {
-		return 0, err
-	}
 	exit, err := place.Run(ctx, sandbox.Command{
 		Argv: args, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Timeout: t.options.timeout,
 		OutputBytes: t.policy.Limits.OutputReadBytes,
@@ -251,11 +252,29 @@ func statusOf(exit sandbox.Exit) int {
 	return exitLimit
 }
 
+// workspace puts the directory into a layer of its own, by a sandbox without
+// an image: what lies above it later is what the command changed.
+func (t *throwaway) workspace(ctx context.Context, job sandbox.Job) ([]sandbox.LayerID, error) {
+	if t.source == nil {
+		return nil, nil
+	}
+	place, err := job.Create(ctx, sandbox.Spec{Network: sandbox.NetworkNone, Profile: sandbox.ProfileGit, Limits: t.policy.Limits})
+	if err != nil {
+		return nil, err
+	}
+	defer place.Close(context.WithoutCancel(ctx))
+	if err := t.copyIn(ctx, place); err != nil {
+		return nil, err
+	}
+	layers, err := place.Freeze(ctx, []sandbox.Part{{Paths: []string{sandbox.Workspace}}})
+	if err != nil {
+		return nil, fmt.Errorf("keeping the copy of %s: %w", t.options.dir, err)
+	}
+	return layers, nil
+}
+
 // copyIn streams the directory into the workspace, links as they are.
 func (t *throwaway) copyIn(ctx context.Context, place sandbox.Sandbox) error {
-	if t.source == nil {
-		return nil
-	}
 	out, in := io.Pipe()
 	read := make(chan error, 1)
 	go func() {
