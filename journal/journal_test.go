@@ -281,9 +281,13 @@ func TestOrderIsKept(t *testing.T) {
 func TestKeysAreChecked(t *testing.T) {
 	j := open(t, t.TempDir())
 	for _, key := range []journal.Key{
-		{}, {Kind: "other", ID: someID, Lease: someLease}, {Kind: journal.KindJob, ID: "../x", Lease: someLease},
-		{Kind: journal.KindJob, ID: someID, Lease: "1"}, {Kind: journal.KindJob, ID: someID},
-		{Kind: journal.KindQualification, ID: someID, Lease: "01"}, {Kind: journal.KindQualification, ID: someID, Lease: "-1"},
+		{},
+		{Kind: "other", ID: someID, Lease: someLease},
+		{Kind: journal.KindJob, ID: "../x", Lease: someLease},
+		{Kind: journal.KindJob, ID: someID, Lease: "1"},
+		{Kind: journal.KindJob, ID: someID},
+		{Kind: journal.KindQualification, ID: someID, Lease: "01"},
+		{Kind: journal.KindQualification, ID: someID, Lease: "-1"},
 		{Kind: journal.KindQualification, ID: someID, Lease: someLease},
 	} {
 		_, _, err := j.Accept(t.Context(), key, []byte("task"), "token", someEnd, someTime)

@@ -15,16 +15,15 @@ import (
 
 // model is what a run must look like after the calls so far.
 type model struct {
-	state    journal.State
-	task     string
-	token    protocol.LeaseToken
-	drafts   []string // each revision's text
-	sealed   int      // the newest sealed revision, 0 for none
-	steps    map[string]string
-	answers  int
-	spent    int64
-	reason   string
-	accepted time.Time
+	state   journal.State
+	task    string
+	token   protocol.LeaseToken
+	drafts  []string // each revision's text
+	sealed  int      // the newest sealed revision, 0 for none
+	steps   map[string]string
+	answers int
+	spent   int64
+	reason  string
 }
 
 func (m *model) ended() bool { return m.state == journal.Delivered || m.state == journal.Abandoned }

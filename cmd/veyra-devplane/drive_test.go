@@ -167,8 +167,10 @@ func TestModelFollowsTheScriptOfItsJob(t *testing.T) {
 		user, want string
 		turn       int
 	}{
-		{user: "task: Fix", want: "one"}, {user: "task: Fix (2)", want: "two"},
-		{user: "This is repair 1. task: Fix", want: "again"}, {user: "This is repair 1. task: Fix (2)", want: "two"},
+		{user: "task: Fix", want: "one"},
+		{user: "task: Fix (2)", want: "two"},
+		{user: "This is repair 1. task: Fix", want: "again"},
+		{user: "This is repair 1. task: Fix (2)", want: "two"},
 		{user: "task: Fix", turn: 1, want: ""},
 	} {
 		got := s.decide(providertest.Conversation{User: c.user, Turn: c.turn, Tools: tools})
@@ -275,8 +277,10 @@ func TestNewsTellsEachStepOnce(t *testing.T) {
 		}
 		last = v
 	}
-	want := []string{"paired", "first_beat", "qualification_passed", "active", "job_placed", "job_delivered", "job_phase",
-		"result_refused", "result_failed", "job_delivered", "job_phase", "result_accepted"}
+	want := []string{
+		"paired", "first_beat", "qualification_passed", "active", "job_placed", "job_delivered", "job_phase",
+		"result_refused", "result_failed", "job_delivered", "job_phase", "result_accepted",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

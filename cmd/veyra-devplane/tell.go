@@ -148,13 +148,21 @@ func resultEvent(id field, j controlplanetest.JobView) event {
 	e := j.Evidence
 	if word(e, "outcome") != "SUCCEEDED" {
 		return event{"result_failed", []field{
-			id, {"failure_stage", word(e, "failure_stage")}, {"failure_code", word(e, "failure_code")},
-			{"failure_message", word(e, "failure_message")}, {"summary", word(e, "summary")},
+			id,
+			{"failure_stage", word(e, "failure_stage")},
+			{"failure_code", word(e, "failure_code")},
+			{"failure_message", word(e, "failure_message")},
+			{"summary", word(e, "summary")},
 		}}
 	}
 	return event{"result_accepted", []field{
-		id, {"commit", word(e, "commit_sha")}, {"pull_request", word(e, "pull_request_url")},
-		{"changed_files", words(e, "changed_files")}, {"commands", word(e, "test_command")},
-		{"source", word(e, "validation_command_source")}, {"policy", word(e, "policy")}, {"evidence_hash", j.Hash},
+		id,
+		{"commit", word(e, "commit_sha")},
+		{"pull_request", word(e, "pull_request_url")},
+		{"changed_files", words(e, "changed_files")},
+		{"commands", word(e, "test_command")},
+		{"source", word(e, "validation_command_source")},
+		{"policy", word(e, "policy")},
+		{"evidence_hash", j.Hash},
 	}}
 }

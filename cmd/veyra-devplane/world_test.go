@@ -162,7 +162,8 @@ func TestFilesTellRenamesOfTheRealRepository(t *testing.T) {
 		all = append(all, some...)
 	}
 	want := []map[string]string{
-		{"filename": "add.txt", "status": "added"}, {"filename": "gone.txt", "status": "removed"},
+		{"filename": "add.txt", "status": "added"},
+		{"filename": "gone.txt", "status": "removed"},
 		{"filename": "new.txt", "status": "renamed", "previous_filename": "old.txt"},
 	}
 	if diff := cmp.Diff(want, all); diff != "" {

@@ -35,12 +35,15 @@ func isModel(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/chat
 func isPush(r *http.Request) bool {
 	return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/git-receive-pack")
 }
+
 func isPull(r *http.Request) bool {
 	return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pulls")
 }
+
 func isResult(r *http.Request) bool {
 	return r.URL.Path == controlplanetest.Prefix+string(controlplanetest.JobResult)+"/"
 }
+
 func isGit(r *http.Request) bool {
 	return strings.Contains(r.URL.Path, ".git/") || strings.HasPrefix(r.URL.Path, restRoot)
 }

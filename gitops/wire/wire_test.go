@@ -209,7 +209,9 @@ func TestFetchOfAnUnknownCommitIsMissing(t *testing.T) {
 func TestServerInTroubleIsNoMissingBranch(t *testing.T) {
 	f := newFixture(t)
 	busy := "ERR upload-pack: temporarily overloaded\n"
-	f.host.Fault = on(2, func(r *http.Request) bool { return strings.Contains(r.URL.Path, "git-upload-pack") || r.Method == http.MethodGet },
+	f.host.Fault = on(2, func(r *http.Request) bool {
+		return strings.Contains(r.URL.Path, "git-upload-pack") || r.Method == http.MethodGet
+	},
 		githosttest.Status(200, fmt.Sprintf("%04x%s", len(busy)+4, busy), "Content-Type", "application/x-git-upload-pack-result"))
 	wantKind(t, f.remote(t, nil).FetchPack(t.Context(), f.tip, &bytes.Buffer{}), wire.ErrUnreachable)
 }

@@ -53,7 +53,8 @@ type Session struct {
 // writes, as those of os.Pipe do; they belong to the Session from here on, also
 // when it fails (KindStart). counters is asked after each command.
 func NewSession(ctx context.Context, stdin io.WriteCloser, stdout io.ReadCloser, limits policies.Limits,
-	counters func(context.Context) (sandbox.Counters, error)) (*Session, Ready, error) {
+	counters func(context.Context) (sandbox.Counters, error),
+) (*Session, Ready, error) {
 	s := &Session{
 		out: initwire.NewWriter(stdin), stdin: stdin, stdout: stdout, limits: limits, counters: counters,
 		frames: make(chan initwire.Frame), taken: make(chan struct{}), stop: make(chan struct{}),

@@ -153,8 +153,10 @@ func TestA01CommandsHaveNoRights(t *testing.T) {
 	_, out := in.sh(t, `exec grep -E '^(Uid|Gid|Groups|Cap|NoNewPrivs|SigIgn|SigBlk)' /proc/self/status`)
 	got := strings.Fields(out)
 	zero, ids := "0000000000000000", []string{"1000", "1000", "1000", "1000"}
-	want := slices.Concat([]string{"Uid:"}, ids, []string{"Gid:"}, ids, []string{"Groups:",
-		"SigBlk:", zero, "SigIgn:", zero, "CapInh:", zero, "CapPrm:", zero, "CapEff:", zero, "CapBnd:", zero, "CapAmb:", zero, "NoNewPrivs:", "1"})
+	want := slices.Concat([]string{"Uid:"}, ids, []string{"Gid:"}, ids, []string{
+		"Groups:",
+		"SigBlk:", zero, "SigIgn:", zero, "CapInh:", zero, "CapPrm:", zero, "CapEff:", zero, "CapBnd:", zero, "CapAmb:", zero, "NoNewPrivs:", "1",
+	})
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("status (-want +got):\n%s", diff)
 	}
