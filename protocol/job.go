@@ -37,16 +37,20 @@ type Job struct {
 // Lease checks the fields that name the run and prove the right to it. It fails
 // with a *TaskError; then nobody can be told and nothing may be sent.
 func (t *JobTask) Lease() (Lease, error) {
+	return leaseOf(t.ID, t.LeaseID, t.JobID, t.LeaseToken, t.LeaseExpiresAt)
+}
+
+func leaseOf(id, lease string, jobID int64, token LeaseToken, ends string) (Lease, error) {
 	var c checks
 	l := Lease{
-		Assignment: AssignmentID(c.uuid("id", t.ID)),
-		ID:         LeaseID(c.uuid("lease_id", t.LeaseID)),
-		JobID:      t.JobID,
-		Token:      t.LeaseToken,
-		Ends:       c.instant("lease_expires_at", t.LeaseExpiresAt),
+		Assignment: AssignmentID(c.uuid("id", id)),
+		ID:         LeaseID(c.uuid("lease_id", lease)),
+		JobID:      jobID,
+		Token:      token,
+		Ends:       c.instant("lease_expires_at", ends),
 	}
-	c.that(t.JobID > 0, "job_id", "not a positive integer")
-	c.token("lease_token", string(t.LeaseToken))
+	c.that(jobID > 0, "job_id", "not a positive integer")
+	c.token("lease_token", string(token))
 	if c.err != nil {
 		return Lease{}, c.err
 	}
@@ -130,8 +134,12 @@ func (c *checks) policy(p TaskPolicy) {
 	c.paths("policy.allowed_paths", p.AllowedPaths)
 	c.paths("policy.forbidden_paths", p.ForbiddenPaths)
 	c.that(p.MaximumExecutionMinutes >= 1, "policy.maximum_execution_minutes", "not a positive integer")
-	c.that(len(p.RequiredCommands) <= MaxRequiredCommands, "policy.required_commands", "too many items")
-	for _, command := range p.RequiredCommands {
+	c.commands(p.RequiredCommands, MaxRequiredCommands)
+}
+
+func (c *checks) commands(commands []string, most int) {
+	c.that(len(commands) <= most, "policy.required_commands", "too many items")
+	for _, command := range commands {
 		c.text("policy.required_commands", command, 1, MaxCommandBytes)
 	}
 }

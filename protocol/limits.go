@@ -35,6 +35,14 @@ const (
 	// MaxQualificationBytes bounds the submitted file, in bytes.
 	MaxQualificationBytes = 20_000
 
+	// MaxReportSummary and the others bound a verifier's report (section 7).
+	MaxReportSummary     = 3_000
+	MaxReportCommand     = 500
+	MaxCriterionEvidence = 1_200
+	MaxSecurityFindings  = 30
+	MaxFindingTitle      = 240
+	MaxFindingDetail     = 1_200
+
 	// MaxRuntimeVersion, MaxProvider, MaxModel and MaxProviderMessage bound the
 	// texts of a challenge's answer; the first three must not be empty.
 	MaxRuntimeVersion  = 64
@@ -60,6 +68,12 @@ const (
 	MaxMinutes          = 240
 	MaxRepairs          = 10
 	MaxRequiredCommands = 4
+	// MaxReviewCommands bounds a verification's commands, whose number the
+	// protocol leaves open.
+	MaxReviewCommands = 32
+	// MaxSubmittedFiles is what the control plane reads of a pull request.
+	MaxSubmittedFiles    = 1_000
+	MaxPullRequestNumber = 1<<31 - 1
 	MaxCommandBytes     = 2_000
 	MaxTitle            = 500
 	MaxDescription      = 100_000

@@ -68,6 +68,7 @@ type HeartbeatRequest struct {
 	RuntimeVersion string  `json:"runtime_version"`
 	Message        string  `json:"message"`
 	JobProgress
+	VerificationProgress
 }
 
 // JobProgress is the part of a beat that says how the current job goes. The
@@ -81,6 +82,31 @@ type JobProgress struct {
 	JobMessage      string       `json:"job_message,omitempty"`
 	// JobUpdatedAt is RFC 3339 with offset.
 	JobUpdatedAt string `json:"job_updated_at,omitempty"`
+}
+
+// VerificationStatus is the wire's verification_status: one of these, or a
+// verdict in lower case (Verdict.Status).
+type VerificationStatus string
+
+// The statuses of a verification without a verdict (protocol section 4).
+const (
+	VerificationWaiting    VerificationStatus = "waiting"
+	VerificationRunning    VerificationStatus = "running"
+	VerificationSubmitted  VerificationStatus = "submitted"
+	VerificationUnfinished VerificationStatus = "failed"
+)
+
+// VerificationProgress is the part of a beat that says how the current
+// verification goes.
+type VerificationProgress struct {
+	// VerificationAssignmentID is the verification's id, empty when there is
+	// none; then all else is, too.
+	VerificationAssignmentID AssignmentID       `json:"verification_assignment_id,omitempty"`
+	VerificationStatus       VerificationStatus `json:"verification_status,omitempty"`
+	VerificationPhase        VerificationPhase  `json:"verification_phase,omitempty"`
+	VerificationMessage      string             `json:"verification_message,omitempty"`
+	// VerificationUpdatedAt is RFC 3339 with offset.
+	VerificationUpdatedAt string `json:"verification_updated_at,omitempty"`
 }
 
 // HeartbeatReply is the answer to a beat. Tasks stay raw, so that one broken
@@ -155,6 +181,16 @@ type Credential struct {
 	Repository  string            `json:"repository"`
 	CloneURL    string            `json:"clone_url"`
 	Permissions map[string]string `json:"permissions"`
+	// WriteAccess is only told to a verifier, who must refuse true; nil: not
+	// told.
+	WriteAccess *bool `json:"write_access,omitempty"`
+}
+
+// VerifierCredentialRequest asks for read access to a submission's repository.
+type VerifierCredentialRequest struct {
+	AgentID        AgentID      `json:"agent_id"`
+	VerificationID AssignmentID `json:"verification_id"`
+	LeaseToken     LeaseToken   `json:"lease_token"`
 }
 
 // JobResultRequest delivers a sealed result. Only LeaseToken may differ between
@@ -175,6 +211,26 @@ type JobResultReply struct {
 	AssignmentID     AssignmentID `json:"assignment_id"`
 	AssignmentStatus string       `json:"assignment_status"`
 	QueueStatus      string       `json:"queue_status"`
+}
+
+// VerificationResultRequest delivers a sealed report. Only LeaseToken may differ
+// between two sends of one report; its hash is not sent.
+type VerificationResultRequest struct {
+	AgentID        AgentID      `json:"agent_id"`
+	VerificationID AssignmentID `json:"verification_id"`
+	LeaseToken     LeaseToken   `json:"lease_token"`
+	// Report is the exact canonical text that was hashed and signed.
+	Report    json.RawMessage `json:"report"`
+	Signature string          `json:"signature"`
+}
+
+// VerificationResultReply is the receipt for a report.
+type VerificationResultReply struct {
+	OK                 bool         `json:"ok"`
+	VerificationID     AssignmentID `json:"verification_id"`
+	Status             string       `json:"status"`
+	Verdict            Verdict      `json:"verdict"`
+	WorkerAssignmentID AssignmentID `json:"worker_assignment_id"`
 }
 
 // QualificationSubmission delivers the answer to a qualification: the files and

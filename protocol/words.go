@@ -29,6 +29,21 @@ const (
 	PhaseFailed               Phase = "FAILED"
 )
 
+// VerificationPhase is the wire's verification_phase.
+type VerificationPhase string
+
+// The phases of a verification, in order (protocol section 4).
+const (
+	VerificationPreparing   VerificationPhase = "PREPARING_REVIEW"
+	VerificationCheckout    VerificationPhase = "CHECKING_OUT_COMMIT"
+	VerificationEnvironment VerificationPhase = "PREPARING_ENVIRONMENT"
+	VerificationValidation  VerificationPhase = "RUNNING_VALIDATION"
+	VerificationEvaluating  VerificationPhase = "EVALUATING_REQUIREMENTS"
+	VerificationSubmitting  VerificationPhase = "SUBMITTING_VERDICT"
+	VerificationCompleted   VerificationPhase = "COMPLETED"
+	VerificationFailed      VerificationPhase = "FAILED"
+)
+
 // Stage is the wire's failure_stage. Only some stages let the control plane
 // give a job out again (see Failure.Retryable).
 type Stage string
