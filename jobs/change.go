@@ -57,7 +57,7 @@ func (j *job) changeOnce(ctx context.Context, b based, r round) (tested, error) 
 	if err != nil {
 		return tested{}, err
 	}
-	return j.validate(ctx, commit)
+	return again(ctx, func() (tested, error) { return j.validate(ctx, commit) })
 }
 
 // judgeTests returns the next round, nil for a pass, or the failure that ends
@@ -67,14 +67,32 @@ func (j *job) judgeTests(b based, made tested, last round) (*round, error) {
 	if after.passed() && !(after.empty && detected(b.plan)) {
 		return nil, nil
 	}
-	if last.number >= b.rules.Repairs || time.Until(b.ends) < leastTime {
-		return nil, testsFailure(after, detected(b.plan))
+	if err := j.noMoreRounds(b, made, last); err != nil {
+		return nil, err
 	}
 	j.facts.repairs++
 	return &round{
 		number: last.number + 1, tree: made.spool,
 		feedback: &coding.Feedback{Round: last.number + 1, Why: whyTests(after), Output: after.output},
 	}, nil
+}
+
+// noMoreRounds tells why a change whose tests fail can't be repaired. Where the
+// tests alone fail, what kept the model from repairing them is the cause.
+func (j *job) noMoreRounds(b based, made tested, last round) error {
+	spent := made.ended
+	if spent == "" && time.Until(b.engineEnds()) < leastTime/2 {
+		spent = coding.BudgetTime
+	}
+	used := spent == coding.BudgetTokens || spent == coding.BudgetTime
+	if last.number < b.rules.Repairs && !used {
+		return nil
+	}
+	failure := testsFailure(made.after, detected(b.plan))
+	if used && codeOf(failure) == protocol.CodeTestsFailedAfterRepair && (last.number < b.rules.Repairs || made.ended != "") {
+		return &coding.Error{Kind: coding.BudgetUsed, Budget: spent, Err: errors.New("the tests fail")}
+	}
+	return failure
 }
 
 func whyTests(t testRun) string {
@@ -110,7 +128,7 @@ func (j *job) change(ctx context.Context, b based, r round) (collected, error) {
 		phase = protocol.PhaseRepairing
 	}
 	j.enter(phase, "Working on the change")
-	place, err := j.room.Create(ctx, j.spec(b.room, sandbox.ProfileJob, b.image, append(b.deps, b.base)...))
+	place, err := j.create(ctx, b.room, j.spec(b.room, sandbox.ProfileJob, b.image, append(b.deps, b.base)...))
 	if err != nil {
 		return collected{}, err
 	}
@@ -139,7 +157,7 @@ func (j *job) brief(b based, r round) coding.Brief {
 		Editable: func(path string) bool {
 			return len(b.rules.Judge([]policies.Change{{Path: path, Kind: policies.ChangeModify}})) == 0
 		},
-		Feedback: r.feedback, Deadline: b.ends, Transcript: j.files.transcript,
+		Feedback: r.feedback, Deadline: b.engineEnds(), Transcript: j.files.transcript,
 	}
 }
 

@@ -24,14 +24,14 @@ const maxCollected = 100_000
 // collect reads the upper layer out after everything in the sandbox is dead,
 // through a spool file: nothing of it is held in memory.
 func (j *job) collect(ctx context.Context, b based, place sandbox.Sandbox, result coding.Result) (collected, error) {
-	c := collected{based: b, spool: j.spoolPath(fmt.Sprintf("change-%d.tree", j.facts.rounds))}
+	c := collected{based: b, spool: j.spoolPath(spoolName(j.facts.rounds)), ended: result.Ended}
 	file, err := os.OpenFile(c.spool, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {
 		return c, fmt.Errorf("making a spool file: %w", err)
 	}
 	defer file.Close()
-	if err := place.Collect(ctx, file); err != nil {
-		return c, fmt.Errorf("collecting the change: %w", err)
+	if err := collectError(place.Collect(ctx, file)); err != nil {
+		return c, err
 	}
 	uppers, err := j.readSpool(file, b.rules.Policy.Limits)
 	if err != nil {
@@ -46,6 +46,19 @@ func (j *job) collect(ctx context.Context, b based, place sandbox.Sandbox, resul
 		return c, nothingChanged(result, c.spool)
 	}
 	return c, nil
+}
+
+// collectError: what the backend refuses to collect is the job's doing, for
+// example an attribute that would make the tree mean more than it shows (attack
+// case E08), and no fault of the sandbox.
+func collectError(err error) error {
+	if sandbox.KindOf(err) == sandbox.KindRefused {
+		return fail(protocol.CodeChangeUnsupported, "collecting the change", err)
+	}
+	if err != nil {
+		return fmt.Errorf("collecting the change: %w", err)
+	}
+	return nil
 }
 
 // nothingChanged: a budget that ran out before anything was changed is told as

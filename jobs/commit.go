@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
@@ -21,7 +20,7 @@ import (
 // outside of one.
 func (j *job) commit(ctx context.Context, c collected) (committed, error) {
 	j.enter(protocol.PhaseCommit, "Making the commit")
-	place, err := j.room.Create(ctx, j.spec(c.room, sandbox.ProfileGit, "", c.base, c.objects))
+	place, err := j.create(ctx, c.room, j.spec(c.room, sandbox.ProfileGit, "", c.base, c.objects))
 	if err != nil {
 		return committed{}, err
 	}
@@ -121,7 +120,7 @@ func (j *job) ignored(ctx context.Context, place sandbox.Sandbox, c collected) (
 		return nil, fmt.Errorf("asking for ignored paths: %w", err)
 	}
 	var answer []string
-	err := j.gitAnswer(ctx, place, gitops.IgnoreArgs(), &request, time.Until(c.ends), func(r io.Reader) (err error) {
+	err := j.gitAnswer(ctx, place, gitops.IgnoreArgs(), &request, c.left(), func(r io.Reader) (err error) {
 		answer, err = gitops.ReadIgnoreReply(r, fresh, gitLimits(c.rules.Policy.Limits))
 		return err
 	})
@@ -139,7 +138,7 @@ func (j *job) ignored(ctx context.Context, place sandbox.Sandbox, c collected) (
 func newPaths(c collected) []string {
 	var fresh []string
 	add := func(path string) {
-		if _, tracked := c.manifest.Lookup(path); !tracked && gitops.CheckPath(path) == nil {
+		if _, tracked := c.manifest.Lookup(path); !tracked && gitops.CheckPlain(path) == nil {
 			fresh = append(fresh, path)
 		}
 	}
@@ -193,7 +192,7 @@ func (j *job) makeCommit(ctx context.Context, place sandbox.Sandbox, made commit
 	limits := gitLimits(made.rules.Policy.Limits)
 	limits.Pack = min(limits.Pack, made.rules.Policy.Limits.ChangeBytes)
 	var reply gitops.CommitReply
-	err = j.gitAnswer(ctx, place, gitops.CommitArgs(), &request, time.Until(made.ends), func(r io.Reader) (err error) {
+	err = j.gitAnswer(ctx, place, gitops.CommitArgs(), &request, made.left(), func(r io.Reader) (err error) {
 		reply, err = gitops.ReadCommitReply(r, pack, limits)
 		return err
 	})

@@ -67,7 +67,7 @@ func (j *job) succeeded() Outcome {
 // failed keeps the first failure. What another try could cure says so by its
 // code alone; why it failed stands in the summary, which nobody searches.
 func (j *job) failed(ctx context.Context, err error) Outcome {
-	if reason := abandonment(ctx, err); reason != "" {
+	if reason := abandonment(ctx, err, j.run.Deadline); reason != "" {
 		j.files.say("abandoned: %s: %q", reason, err.Error())
 		j.log.Warn("job abandoned", "reason", reason, "error", err)
 		return Outcome{Abandoned: reason}
@@ -81,9 +81,14 @@ func (j *job) failed(ctx context.Context, err error) Outcome {
 		evidence = j.facts.evidence(j)
 	}
 	evidence = j.complete(evidence)
-	evidence[protocol.KeySummary] = protocol.CutText(j.cfg.Secrets.String(err.Error()), protocol.MaxSummary)
+	evidence[protocol.KeySummary] = protocol.CutText(j.cfg.Secrets.String(j.withoutPlaces(err.Error())), protocol.MaxSummary)
 	evidence.Fail(code)
 	return Outcome{Evidence: evidence, Failure: code}
+}
+
+// withoutPlaces takes this host's directories out of a text that others read.
+func (j *job) withoutPlaces(text string) string {
+	return strings.ReplaceAll(text, j.run.Dir, "(the run's directory)")
 }
 
 // complete adds what is known only at the end, the log's hash last.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
 	"github.com/veyra-labs/veyra-sandboxd/gitops/pulls"
@@ -202,12 +203,13 @@ func testsFailure(after testRun, detected bool) error {
 }
 
 // abandonment returns the reason why nothing is to be submitted, or "".
-func abandonment(ctx context.Context, err error) string {
+// Deadline is the end of the lease.
+func abandonment(ctx context.Context, err error, deadline time.Time) string {
 	if errors.Is(err, ErrLeaseLost) {
 		return string(protocol.CodeLeaseLost)
 	}
 	if ctx.Err() != nil {
-		if cause := context.Cause(ctx); cause != nil && errors.Is(cause, ErrLeaseLost) {
+		if errors.Is(context.Cause(ctx), ErrLeaseLost) || !time.Now().Before(deadline) {
 			return string(protocol.CodeLeaseLost)
 		}
 		return string(protocol.CodeCancelled)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -68,15 +69,42 @@ type recordFile struct {
 	problem error
 }
 
+// openRecord goes on with the record of an earlier execution of the run, which
+// a restart must not wipe out: the hash is over all that is stored.
 func openRecord(secrets *redact.Set, name string, limit int64, log *slog.Logger) *recordFile {
 	r := &recordFile{sum: sha256.New(), left: limit}
-	file, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	r.out = secrets.Writer(storer{r})
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		log.Warn("the job's record can't be written", "error", err)
+		return r
 	}
 	r.file = file
-	r.out = secrets.Writer(storer{r})
+	stored, err := io.Copy(r.sum, file)
+	if err != nil {
+		log.Warn("the job's earlier record can't be read", "error", err)
+	}
+	r.left = max(limit-stored, 0)
 	return r
+}
+
+// A change set on its way from one sandbox to the next lies in the run's
+// directory until the execution ends: the patch is what is kept.
+const spoolPrefix, spoolSuffix = "change-", ".tree"
+
+func spoolName(round int) string { return fmt.Sprintf("%s%d%s", spoolPrefix, round, spoolSuffix) }
+
+// dropSpools removes what an execution spooled, which may be large.
+func dropSpools(dir string, log *slog.Logger) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		log.Warn("the run's directory can't be read", "error", err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), spoolPrefix) && strings.HasSuffix(e.Name(), spoolSuffix) {
+			_ = os.Remove(filepath.Join(dir, e.Name())) // the sweep of old runs takes what stays
+		}
+	}
 }
 
 // storer is the end behind the redactor; the record's lock is held.

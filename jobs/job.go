@@ -3,11 +3,13 @@ package jobs
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
 	"github.com/veyra-labs/veyra-sandboxd/gitops/wire"
 	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/jobs/coding"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -25,6 +27,8 @@ type job struct {
 	draft protocol.Evidence
 	// room is the open job of the backend; nil until open.
 	room sandbox.Job
+	// web carries what goes to the repository host.
+	web *http.Transport
 	// phase and since measure the phases.
 	phase protocol.Phase
 	since time.Time
@@ -32,7 +36,11 @@ type job struct {
 
 func newJob(cfg Config, run Run) *job {
 	log := cfg.Log.With("assignment", run.Job.Assignment, "lease", run.Job.Lease.ID)
-	return &job{cfg: cfg, run: run, log: log, files: openFiles(cfg.Secrets, run.Dir, log), facts: facts{started: run.Started}}
+	dropSpools(run.Dir, log) // of an execution that was killed
+	return &job{
+		cfg: cfg, run: run, log: log, files: openFiles(cfg.Secrets, run.Dir, log), facts: facts{started: run.Started},
+		web: wire.NewTransport(nil),
+	}
 }
 
 // close ends what still runs. Its errors are logged: the outcome stands.
@@ -44,6 +52,8 @@ func (j *job) close() {
 			j.log.Warn("closing the job's sandboxes", "error", err)
 		}
 	}
+	j.web.CloseIdleConnections()
+	dropSpools(j.run.Dir, j.log)
 	j.files.close()
 }
 
@@ -68,6 +78,15 @@ type room struct {
 	funded  policies.Plan // no commands: to be detected
 	budgets policies.Budgets
 	ends    time.Time // of the work: publish and deliver come after it
+}
+
+// left is the time for the work, never none: a limit of 0 would be no limit.
+func (r room) left() time.Duration { return max(time.Until(r.ends), time.Second) }
+
+// engineEnds keeps the time of the tests that judge the change: a change made
+// in the last moment could not be tested any more.
+func (r room) engineEnds() time.Time {
+	return r.ends.Add(-min(r.budgets.Test, r.left()/2))
 }
 
 // repository is the base tree: two frozen layers and what stands in them.
@@ -102,6 +121,7 @@ type collected struct {
 	spool   string // file with the treestream
 	changes gitops.ChangeSet
 	uppers  map[string]gitops.Upper
+	ended   coding.Budget // that ended the engine's round, or ""
 }
 
 // committed is a commit of exactly that change set and its layer.

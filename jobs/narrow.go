@@ -2,12 +2,9 @@ package jobs
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/veyra-labs/veyra-sandboxd/gitops/pulls"
-	"github.com/veyra-labs/veyra-sandboxd/gitops/wire"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -83,11 +80,14 @@ func (j *job) budget(r room) (room, error) {
 
 // open books the host's room for the job.
 func (j *job) open(ctx context.Context, r room) (room, error) {
-	opened, err := j.cfg.Backend.OpenJob(ctx, sandbox.JobSpec{ID: jobID(j.run), Limits: r.rules.Policy.Limits})
+	err := patience(ctx, j.log, r.ends.Add(-leastTime), passingStart, func() (err error) {
+		j.room, err = j.cfg.Backend.OpenJob(ctx, sandbox.JobSpec{ID: jobID(j.run), Limits: r.rules.Policy.Limits})
+		return err
+	})
 	if err != nil {
+		j.room = nil
 		return r, fmt.Errorf("opening the job: %w", err)
 	}
-	j.room = opened
 	return r, nil
 }
 
@@ -95,35 +95,4 @@ func (j *job) open(ctx context.Context, r room) (room, error) {
 // runs apart on one host, and no more than a label holds.
 func jobID(run Run) sandbox.JobID {
 	return sandbox.JobID(string(run.Job.Assignment)[:8] + "-" + string(run.Job.Lease.ID)[:8])
-}
-
-// patience tries again what may pass, with growing pauses, until the work's
-// time is over; every other error ends it at once.
-func patience(ctx context.Context, until time.Time, passing func(error) bool, try func() error) error {
-	pause := time.Second
-	for {
-		err := try()
-		if err == nil || !passing(err) || ctx.Err() != nil {
-			return err
-		}
-		pause = max(pause, wire.RetryAfter(err), pulls.RetryAfter(err))
-		if time.Until(until) < pause {
-			return err
-		}
-		if waitErr := sleep(ctx, pause); waitErr != nil {
-			return errors.Join(waitErr, err)
-		}
-		pause = min(2*pause, 30*time.Second)
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

@@ -23,7 +23,9 @@ const maxPatchFile = 512 << 10
 // owner to read. What is no text or too large is named only; trouble here is a
 // line in the log.
 func (j *job) writePatch(ctx context.Context, place sandbox.Sandbox, c collected) {
-	record := openRecord(j.cfg.Secrets, j.spoolPath("change.patch"), maxPatch, j.log)
+	name := j.spoolPath("change.patch")
+	_ = os.Remove(name) // of an earlier round
+	record := openRecord(j.cfg.Secrets, name, maxPatch, j.log)
 	defer record.close()
 	written, err := spoolTexts(c)
 	if err != nil {

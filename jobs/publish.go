@@ -13,6 +13,7 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
 	"github.com/veyra-labs/veyra-sandboxd/gitops/pulls"
 	"github.com/veyra-labs/veyra-sandboxd/gitops/wire"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
 
@@ -96,11 +97,11 @@ func (j *job) publish(ctx context.Context, made intent) error {
 		return err
 	}
 	until := j.run.Deadline.Add(-protocol.ResendUntil)
-	if err := patience(ctx, until, passingPublish, func() error { return j.push(ctx, remote, made) }); err != nil {
+	if err := patience(ctx, j.log, until, passingPublish, func() error { return j.push(ctx, remote, made) }); err != nil {
 		return err
 	}
 	j.enter(protocol.PhasePullRequest, "Opening the pull request")
-	return patience(ctx, until, passingPublish, func() error { return j.openPullRequest(ctx, made) })
+	return patience(ctx, j.log, until, passingPublish, func() error { return j.openPullRequest(ctx, made) })
 }
 
 // passingPublish: what another try before the lease's end may cure.
@@ -165,10 +166,28 @@ func (j *job) judgeListed(files []pulls.File) error {
 	if err != nil {
 		return err
 	}
+	if twin := foldedTwin(pulls.Names(files)); twin != "" {
+		return fail(protocol.CodeChangeUnsupported, "judging the pull request's files", fmt.Errorf("%q differs from another name only in case", twin))
+	}
 	if found := rules.Judge(listedChanges(files)); len(found) > 0 {
 		return fail(violationCode(found), "judging the pull request's files", fmt.Errorf("%q: %s", found[0].Path, found[0].Rule))
 	}
 	return nil
+}
+
+// foldedTwin finds a name that another one equals but for case: a rename that
+// the host shows as two files. The control plane takes such names for one, so
+// its list could never equal the host's.
+func foldedTwin(names []string) string {
+	seen := make(map[string]bool, len(names))
+	for _, name := range names {
+		folded := policies.Casefold(name)
+		if seen[folded] {
+			return name
+		}
+		seen[folded] = true
+	}
+	return ""
 }
 
 func (j *job) pullClient() (*pulls.Client, error) {
@@ -176,7 +195,7 @@ func (j *job) pullClient() (*pulls.Client, error) {
 	client, err := pulls.New(pulls.Config{
 		API: j.cfg.API, Owner: repo.Owner, Name: repo.Name,
 		Token:     j.run.Credentials.Credential,
-		Transport: wire.NewTransport(nil), UserAgent: "veyra-sandboxd/" + j.cfg.Version,
+		Transport: j.web, UserAgent: "veyra-sandboxd/" + j.cfg.Version,
 	})
 	if err != nil {
 		return nil, fail(protocol.CodeTaskInvalid, "naming the repository", err)

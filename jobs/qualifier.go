@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +23,9 @@ import (
 // up, which costs one of the agent's two attempts.
 const wrongAnswers = 5
 
+// qualificationTest bounds one run of the test command.
+const qualificationTest = 5 * time.Minute
+
 // Qualifier answers qualifications: one file, replaced by the model, tested in
 // a sandbox like any job.
 type Qualifier struct{ cfg Config }
@@ -39,25 +43,40 @@ type qualification struct {
 	image sandboxImage
 	args  []string
 	room  sandbox.Job
+	ends  time.Time     // of trying
+	ended sandbox.Limit // that ended the last test, or ""
 }
 
 // Execute tries until an answer passes here, since each wrong submission costs
 // an attempt, while trouble that may pass costs nothing but time.
 func (q *Qualifier) Execute(ctx context.Context, run QualificationRun) QualificationOutcome {
 	log := q.cfg.Log.With("qualification", run.Qualification.ID, "attempt", run.Qualification.Attempt)
-	x := &qualification{cfg: q.cfg, run: run, log: log, files: openFiles(q.cfg.Secrets, run.Dir, log)}
+	x := &qualification{cfg: q.cfg, run: run, log: log, files: openFiles(q.cfg.Secrets, run.Dir, log), ends: run.Deadline.Add(-lastWord)}
 	defer x.close()
+	ctx, cancel := context.WithDeadlineCause(ctx, x.ends, errPatienceOver)
+	defer cancel()
 	outcome, err := x.execute(ctx)
 	if err == nil {
 		return outcome
 	}
-	if reason := abandonment(ctx, err); reason != "" {
+	over := errors.Is(context.Cause(ctx), errPatienceOver)
+	if reason := abandonment(ctx, err, run.Deadline); reason != "" && !over {
 		return QualificationOutcome{Abandoned: reason}
 	}
 	log.Warn("qualification given up", "error", err)
 	x.files.say("given up: %q", err.Error())
-	return QualificationOutcome{Failure: codeOf(err)}
+	code := codeOf(err)
+	if over && code == protocol.CodeInternalError {
+		code = protocol.CodeTimeBudgetExhausted // cut off in the middle
+	}
+	return QualificationOutcome{Failure: code}
 }
+
+// lastWord is the time kept for giving up: an attempt that ended without a word
+// would be an open one for ever.
+const lastWord = 10 * time.Second
+
+var errPatienceOver = errors.New("the owner's patience is over")
 
 func (x *qualification) close() {
 	if x.room != nil {
@@ -71,10 +90,10 @@ func (x *qualification) close() {
 }
 
 func (x *qualification) execute(ctx context.Context) (QualificationOutcome, error) {
-	if err := x.prepare(); err != nil {
+	if err := patience(ctx, x.log, x.ends, passingHere, x.prepare); err != nil {
 		return QualificationOutcome{}, err
 	}
-	if err := patience(ctx, x.run.Deadline, passingHere, func() error { return x.open(ctx) }); err != nil {
+	if err := patience(ctx, x.log, x.ends, passingHere, func() error { return x.open(ctx) }); err != nil {
 		return QualificationOutcome{}, err
 	}
 	brief := x.brief()
@@ -84,10 +103,17 @@ func (x *qualification) execute(ctx context.Context) (QualificationOutcome, erro
 			return outcome, err
 		}
 		if wrong+1 >= wrongAnswers {
-			return outcome, fail(protocol.CodeTestsFailedAfterRepair, "testing the answer", fmt.Errorf("exit status %d", outcome.ReturnCode))
+			return outcome, x.wrongAnswer(outcome)
 		}
 		brief.Feedback = outcome.Output
 	}
+}
+
+func (x *qualification) wrongAnswer(last QualificationOutcome) error {
+	if x.ended != "" {
+		return &limitError{limit: x.ended}
+	}
+	return fail(protocol.CodeTestsFailedAfterRepair, "testing the answer", fmt.Errorf("exit status %d", last.ReturnCode))
 }
 
 func (x *qualification) prepare() error {
@@ -120,7 +146,8 @@ func (x *qualification) open(ctx context.Context) error {
 // passingHere: giving up costs an attempt, so whatever time, the owner or the
 // host may cure is waited for.
 func passingHere(err error) bool {
-	return provider.KindOf(err) != "" || sandbox.KindOf(err) != "" || coding.KindOf(err) != ""
+	return provider.KindOf(err) != "" || sandbox.KindOf(err) != "" || coding.KindOf(err) != "" ||
+		codeOf(err) == protocol.CodeHostNotReady
 }
 
 func (x *qualification) brief() coding.SingleBrief {
@@ -134,7 +161,7 @@ func (x *qualification) brief() coding.SingleBrief {
 // try asks for one answer and tests it, both with patience.
 func (x *qualification) try(ctx context.Context, brief coding.SingleBrief) (QualificationOutcome, error) {
 	var content string
-	err := patience(ctx, x.run.Deadline, passingHere, func() (err error) {
+	err := patience(ctx, x.log, x.ends, passingHere, func() (err error) {
 		content, err = x.cfg.Single.Answer(ctx, brief, x.run.Ledger)
 		return err
 	})
@@ -142,7 +169,7 @@ func (x *qualification) try(ctx context.Context, brief coding.SingleBrief) (Qual
 		return QualificationOutcome{}, fmt.Errorf("asking for the answer: %w", err)
 	}
 	var outcome QualificationOutcome
-	err = patience(ctx, x.run.Deadline, passingHere, func() (err error) {
+	err = patience(ctx, x.log, x.ends, passingHere, func() (err error) {
 		outcome, err = x.test(ctx, content)
 		return err
 	})
@@ -161,13 +188,15 @@ func (x *qualification) test(ctx context.Context, content string) (Qualification
 		return QualificationOutcome{}, err
 	}
 	kept := newHeadTail(1 << 20)
-	exit, err := place.Run(ctx, sandbox.Command{Argv: x.args, Stdout: tee{kept, x.files.log}, Timeout: 5 * time.Minute, Alone: true})
+	exit, err := place.Run(ctx, sandbox.Command{Argv: x.args, Stdout: tee{kept, x.files.log}, Timeout: qualificationTest, Alone: true})
 	if err != nil {
 		return QualificationOutcome{}, fmt.Errorf("testing the answer: %w", err)
 	}
 	x.files.say("exit status %d, limits %v", exit.Code, exit.Limits)
-	if exit.Ended != "" {
-		return QualificationOutcome{}, &limitError{limit: exit.Ended}
+	if x.ended = exit.Ended; exit.Ended != "" {
+		// An answer that makes the test run into a limit is a wrong answer.
+		exit.Code = cmp.Or(exit.Code, -1)
+		fmt.Fprintf(kept, "\n[ended by the limit %s]\n", exit.Ended)
 	}
 	return QualificationOutcome{
 		Files:      []protocol.File{{Path: x.run.Qualification.Target, Content: content}},

@@ -35,21 +35,27 @@ func (j *job) fetchRepository(ctx context.Context, r room) (repository, error) {
 	if err != nil {
 		return repository{}, err
 	}
-	until := time.Now().Add(r.budgets.SetUp)
+	until := time.Now().Add(min(r.budgets.SetUp, r.left()-leastTime/2))
 	var got repository
-	err = patience(ctx, until, passingFetch, func() (err error) {
-		got, err = j.fetchOnce(ctx, r, remote)
+	err = patience(ctx, j.log, until, passingFetch, func() (err error) {
+		webCtx, cancel := context.WithDeadlineCause(ctx, until, errSlowHost)
+		defer cancel()
+		got, err = j.fetchOnce(ctx, webCtx, r, remote)
 		return err
 	})
 	return got, err
 }
+
+// errSlowHost ends a download that would take more than the set-up's time: that
+// is the host's trouble and no limit of a sandbox.
+var errSlowHost = fmt.Errorf("the set-up's time is over: %w", wire.ErrUnreachable)
 
 func (j *job) remote() (*wire.Remote, error) {
 	repo := j.run.Job.Repository
 	remote, err := wire.New(wire.Config{
 		Origin: j.cfg.GitOrigin, Owner: repo.Owner, Name: repo.Name,
 		Token:     j.run.Credentials.Credential,
-		Transport: wire.NewTransport(nil), UserAgent: "veyra-sandboxd/" + j.cfg.Version, Log: j.log,
+		Transport: j.web, UserAgent: "veyra-sandboxd/" + j.cfg.Version, Log: j.log,
 	})
 	if err != nil {
 		return nil, fail(protocol.CodeTaskInvalid, "naming the repository", err)
@@ -63,12 +69,13 @@ func passingFetch(err error) bool {
 		gitops.KindOf(err) == gitops.KindCut
 }
 
-func (j *job) fetchOnce(ctx context.Context, r room, remote *wire.Remote) (repository, error) {
+// fetchOnce asks the host under webCtx, whose end is not the sandbox's.
+func (j *job) fetchOnce(ctx, webCtx context.Context, r room, remote *wire.Remote) (repository, error) {
 	var place sandbox.Sandbox
 	var base gitops.ObjectID
-	both, bothCtx := errgroup.WithContext(ctx)
+	both, bothCtx := errgroup.WithContext(webCtx)
 	both.Go(func() (err error) {
-		place, err = j.room.Create(ctx, j.spec(r, sandbox.ProfileGit, ""))
+		place, err = j.create(ctx, r, j.spec(r, sandbox.ProfileGit, ""))
 		return err
 	})
 	both.Go(func() (err error) {
@@ -80,7 +87,7 @@ func (j *job) fetchOnce(ctx context.Context, r room, remote *wire.Remote) (repos
 		return repository{}, err
 	}
 	defer j.end(place)
-	return j.index(ctx, repository{room: r, remote: remote}, place, base)
+	return j.index(ctx, webCtx, repository{room: r, remote: remote}, place, base)
 }
 
 // baseCommit is the target branch's tip when the run first saw it: after a
@@ -101,8 +108,8 @@ func (j *job) baseCommit(ctx context.Context, remote *wire.Remote) (gitops.Objec
 
 // index streams the pack into the sandbox, reads the manifest it answers with,
 // looks at the project's manifests and freezes tree and objects.
-func (j *job) index(ctx context.Context, r repository, place sandbox.Sandbox, base gitops.ObjectID) (repository, error) {
-	manifest, err := j.indexPack(ctx, r, place, base)
+func (j *job) index(ctx, webCtx context.Context, r repository, place sandbox.Sandbox, base gitops.ObjectID) (repository, error) {
+	manifest, err := j.indexPack(ctx, webCtx, r, place, base)
 	if err != nil {
 		return r, err
 	}
@@ -123,20 +130,25 @@ func (j *job) index(ctx context.Context, r repository, place sandbox.Sandbox, ba
 
 // indexPack joins the download and the worker by a pipe. When both fail, the
 // one that broke the pipe has the cause.
-func (j *job) indexPack(ctx context.Context, r repository, place sandbox.Sandbox, base gitops.ObjectID) (gitops.Manifest, error) {
+func (j *job) indexPack(ctx, webCtx context.Context, r repository, place sandbox.Sandbox, base gitops.ObjectID) (gitops.Manifest, error) {
 	packOut, packIn := io.Pipe()
 	fetched := make(chan error, 1)
+	webCtx, stop := context.WithCancelCause(webCtx)
+	defer stop(nil)
 	go func() {
-		err := r.remote.FetchPack(ctx, base, packIn)
+		err := r.remote.FetchPack(webCtx, base, packIn)
 		packIn.CloseWithError(err)
 		fetched <- err
 	}()
 	var manifest gitops.Manifest
-	indexErr := j.gitAnswer(ctx, place, gitops.IndexArgs(base), packOut, time.Until(r.ends), func(answer io.Reader) (err error) {
+	indexErr := j.gitAnswer(ctx, place, gitops.IndexArgs(base), packOut, r.left(), func(answer io.Reader) (err error) {
 		manifest, err = gitops.ReadIndexReply(answer, base, gitLimits(r.rules.Policy.Limits))
 		return err
 	})
 	packOut.Close()
+	if indexErr != nil {
+		stop(wire.ErrReceiver) // a host that sends slowly must not hold us
+	}
 	fetchErr := <-fetched
 	if fetchErr != nil && (indexErr == nil || !errors.Is(fetchErr, wire.ErrReceiver)) {
 		return manifest, fmt.Errorf("fetching the base tree: %w", fetchErr)

@@ -30,7 +30,7 @@ func (t testRun) passed() bool { return t.code == 0 && t.ended == "" }
 func (j *job) runTests(ctx context.Context, r ready, place sandbox.Sandbox) (testRun, error) {
 	var run testRun
 	var output strings.Builder
-	deadline := time.Now().Add(min(r.budgets.Test, time.Until(r.ends)))
+	deadline := time.Now().Add(min(r.budgets.Test, r.left()))
 	for i, args := range r.commands {
 		kept := newHeadTail(int(min(r.rules.Policy.Limits.OutputKeepBytes, 16<<20)))
 		exit, err := j.runCommand(ctx, place, args, time.Until(deadline), kept)
@@ -92,15 +92,19 @@ func detected(plan policies.Plan) bool { return plan.Source == "repository_detec
 // be missing: it is an observation for evidence and for the model.
 func (j *job) baseline(ctx context.Context, r ready) (based, error) {
 	j.enter(protocol.PhaseBaseline, "Running the tests before the change")
-	place, err := j.room.Create(ctx, j.spec(r.room, sandbox.ProfileJob, r.image, append(r.deps, r.base)...))
-	if err != nil {
-		return based{}, err
-	}
-	defer j.end(place)
-	before, err := j.runTests(ctx, r, place)
+	before, err := again(ctx, func() (testRun, error) { return j.testBase(ctx, r) })
 	if err != nil {
 		return based{}, err
 	}
 	j.facts.baseline = &before
 	return based{ready: r, before: before}, nil
+}
+
+func (j *job) testBase(ctx context.Context, r ready) (testRun, error) {
+	place, err := j.create(ctx, r.room, j.spec(r.room, sandbox.ProfileJob, r.image, append(r.deps, r.base)...))
+	if err != nil {
+		return testRun{}, err
+	}
+	defer j.end(place)
+	return j.runTests(ctx, r, place)
 }

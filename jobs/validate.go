@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -25,7 +24,7 @@ func (j *job) validate(ctx context.Context, c committed) (tested, error) {
 	both, _ := errgroup.WithContext(ctx)
 	both.Go(func() error { return j.measure(ctx, c, layers) })
 	both.Go(func() (err error) {
-		place, err = j.room.Create(ctx, j.spec(c.room, sandbox.ProfileJob, c.image, layers...))
+		place, err = j.create(ctx, c.room, j.spec(c.room, sandbox.ProfileJob, c.image, layers...))
 		return err
 	})
 	err := both.Wait()
@@ -46,7 +45,7 @@ func (j *job) validate(ctx context.Context, c committed) (tested, error) {
 // measure hashes the merged tree that the tests will see. Its id must be the
 // commit's, and the commit's id must follow from it: one tree by measurement.
 func (j *job) measure(ctx context.Context, c committed, layers []sandbox.LayerID) error {
-	place, err := j.room.Create(ctx, j.spec(c.room, sandbox.ProfileGit, "", layers...))
+	place, err := j.create(ctx, c.room, j.spec(c.room, sandbox.ProfileGit, "", layers...))
 	if err != nil {
 		return err
 	}
@@ -56,7 +55,7 @@ func (j *job) measure(ctx context.Context, c committed, layers []sandbox.LayerID
 		return fmt.Errorf("asking for the tree's id: %w", err)
 	}
 	var seen gitops.Manifest
-	err = j.gitAnswer(ctx, place, gitops.HashArgs(), &request, time.Until(c.ends), func(r io.Reader) (err error) {
+	err = j.gitAnswer(ctx, place, gitops.HashArgs(), &request, c.left(), func(r io.Reader) (err error) {
 		seen, err = gitops.ReadHashReply(r, gitLimits(c.rules.Policy.Limits))
 		return err
 	})

@@ -47,9 +47,8 @@ func NewWorker(cfg Config) *Worker { return &Worker{cfg: cfg} }
 func (w *Worker) Execute(ctx context.Context, run Run) Outcome {
 	j := newJob(w.cfg, run)
 	defer j.close()
-	err := j.work(ctx)
-	if err != nil {
-		return j.failed(ctx, err)
+	if err := j.work(ctx); err != nil {
+		return j.failed(ctx, j.awaitRestart(ctx, err))
 	}
 	return j.succeeded()
 }

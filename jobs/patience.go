@@ -1,0 +1,108 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/gitops/pulls"
+	"github.com/veyra-labs/veyra-sandboxd/gitops/wire"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+	"github.com/veyra-labs/veyra-sandboxd/provider"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// A failure that another try may cure brings the job back to this runtime
+// within seconds, four attempts in all. So waiting is done here, inside the
+// lease, and only what lasts is told.
+
+// patience tries again what may pass, with growing pauses, until the work's
+// time is over; every other error ends it at once.
+func patience(ctx context.Context, log *slog.Logger, until time.Time, passing func(error) bool, try func() error) error {
+	pause := time.Second
+	for {
+		err := try()
+		if err == nil || !passing(err) || ctx.Err() != nil {
+			return err
+		}
+		wait := max(pause, wished(err))
+		left := time.Until(until)
+		if left <= 0 {
+			return err
+		}
+		// A wish beyond the end gets one more try at the end.
+		wait = min(wait, left)
+		log.Warn("trying again", "after", wait.String(), "error", err)
+		if waitErr := sleep(ctx, wait); waitErr != nil {
+			return errors.Join(waitErr, err)
+		}
+		pause = min(2*pause, 30*time.Second)
+	}
+}
+
+// wished is the pause that the other side asked for.
+func wished(err error) time.Duration {
+	var model *provider.Error
+	if errors.As(err, &model) {
+		return model.RetryAfter
+	}
+	return max(wire.RetryAfter(err), pulls.RetryAfter(err))
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// passingStart: what is in the way of a sandbox mostly passes, other jobs'
+// bookings for example.
+func passingStart(err error) bool {
+	kind := sandbox.KindOf(err)
+	return kind == sandbox.KindNoRoom || kind == sandbox.KindStart
+}
+
+// create starts a sandbox, with patience.
+func (j *job) create(ctx context.Context, r room, spec sandbox.Spec) (place sandbox.Sandbox, err error) {
+	err = patience(ctx, j.log, r.ends.Add(-leastTime), passingStart, func() (err error) {
+		place, err = j.room.Create(ctx, spec)
+		return err
+	})
+	return place, err
+}
+
+// crashTries is how often a step is tried whose sandbox ends by itself. More
+// would let a repository that brings it about hold the host.
+const crashTries = 3
+
+// again repeats a step that has no effect outside of its own sandboxes.
+func again[T any](ctx context.Context, step func() (T, error)) (T, error) {
+	for try := 1; ; try++ {
+		made, err := step()
+		if sandbox.KindOf(err) != sandbox.KindCrashed || try == crashTries || ctx.Err() != nil {
+			return made, err
+		}
+	}
+}
+
+// awaitRestart holds a run whose runner is gone until the daemon is restarted,
+// which ends ctx and goes on with the same lease, or until the lease is nearly
+// over. It returns err.
+func (j *job) awaitRestart(ctx context.Context, err error) error {
+	if sandbox.KindOf(err) != sandbox.KindGone {
+		return err
+	}
+	if _, swept := j.cfg.Backend.Sweep(ctx); sandbox.KindOf(swept) != sandbox.KindGone {
+		return err // one sandbox is gone, not the runner
+	}
+	j.log.Error("the runner is gone: the run waits for a restart of the daemon", "error", err)
+	j.run.Progress.Phase(j.phase, protocol.Lookup(protocol.CodeHostNotReady).Sentence)
+	_ = sleep(ctx, time.Until(j.run.Deadline.Add(-2*protocol.ResendUntil)))
+	return err
+}
