@@ -76,11 +76,36 @@ with_job() {
   job=$(sed -n 's/^ *in all *\([0-9.]*\) s$/\1/p' build/bench.demo)
 }
 
+# Resident memory of an idle daemon that is not paired, in MB.
+supervisor_mb='' runner_mb=''
+with_daemon() {
+  local state daemon pid i
+  state=$(mktemp -d)
+  echo "bench: an idle daemon" >&2
+  env RUNTIME_BIND_HOST=127.0.0.1 RUNTIME_PORT=0 VEYRA_ADMIN_ADDR=127.0.0.1:0 VEYRA_TLS_MODE=off AI_HEALTHCHECK_MODE=mock \
+    bin/veyra-sandboxd --state-dir "$state" 2>build/bench.daemon &
+  daemon=$!
+  for ((i = 0; i < 300; i++)); do
+    grep -q '"serving"' build/bench.daemon && break
+    kill -0 "$daemon" 2>/dev/null || break
+    sleep 0.1
+  done
+  sleep 3
+  supervisor_mb=$(resident "$daemon")
+  for pid in $(cat "/proc/$daemon/task"/*/children 2>/dev/null); do
+    grep -qa __runner "/proc/$pid/cmdline" && runner_mb=$(resident "$pid")
+  done
+  kill -TERM "$daemon" && wait "$daemon" || { tail -n 5 build/bench.daemon >&2; failed=1; }
+  rm -rf "$state"
+}
+resident() { awk '$1 == "VmRSS:" {printf "%.1f", $2 / 1024}' "/proc/$1/status" 2>/dev/null; }
+
 benchmark ./sandbox/oci 'BenchmarkStart|BenchmarkCommand' "$times"
 benchmark ./sandbox/oci BenchmarkCollect "$times"
 benchmark ./gitops/worker 'BenchmarkBaseLayer' 1x
 benchmark ./gitops/worker 'BenchmarkCommit' "$times"
 with_docker
+with_daemon
 with_job
 
 start=$(metric BenchmarkStart ms/start) command=$(metric BenchmarkCommand ms/command)
@@ -95,12 +120,14 @@ row "lease to accepted result, small Python job, scripted model" "$job" s ""
 row "collect 3 changed files of 100,000" "$(metric BenchmarkCollect ms/collect)" ms 50
 row "base layer of 13,000 files, CPU beside git clone --depth 1" "$(metric BenchmarkBaseLayer ratio)" x 2
 row "commit and pack of 3 files of 13,000, CPU beside git" "$(metric BenchmarkCommit ratio)" x 0.5
+row "resident memory, supervisor idle" "$supervisor_mb" MB 60
+row "resident memory, runner idle" "$runner_mb" MB 40
 cat <<'TEXT'
 
 Not measured by now:
   the reference runtime on the same job (the bound of the row "lease to accepted")
   peak memory of the base layer; the CPU of the push request
-  heartbeat interval error under load; resident memory of the processes
+  heartbeat interval error under load; resident memory with eight jobs
   left-overs after 1,000 jobs; kill -9 at every journal step in every role
 TEXT
 exit $failed
