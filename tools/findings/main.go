@@ -76,6 +76,9 @@ func judge(called map[string]string, accepted map[string]entry, out io.Writer, d
 			fmt.Fprintf(out, "%s is accepted, but no longer found: remove its line\n", id)
 		}
 	}
+	if len(called) == 0 {
+		fmt.Fprintln(out, "no advisory reaches our code")
+	}
 	if faults > 0 {
 		return fmt.Errorf("%d findings", faults)
 	}
