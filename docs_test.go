@@ -303,3 +303,17 @@ func moduleOf(imported string, required [][]string) string {
 	}
 	return longest
 }
+
+// TestDocumentsNameTheReleaseToolchain: tools/lint.sh says which toolchain is
+// judged; the advice to build with it must name the same.
+func TestDocumentsNameTheReleaseToolchain(t *testing.T) {
+	match := regexp.MustCompile(`(?m)^release=(go[0-9.]+)$`).FindStringSubmatch(readText(t, "tools/lint.sh"))
+	if match == nil {
+		t.Fatal("tools/lint.sh names no toolchain")
+	}
+	for _, file := range []string{"README.md", "SECURITY.md"} {
+		if !strings.Contains(readText(t, file), "GOTOOLCHAIN="+match[1]+" ") {
+			t.Errorf("%s does not advise to build with %s", file, match[1])
+		}
+	}
+}
