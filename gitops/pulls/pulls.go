@@ -105,18 +105,20 @@ func (c *Client) afterRefusal(ctx context.Context, d Draft, refusal error) (Pull
 	return PullRequest{}, refusal
 }
 
-// headUnseen reports whether a host complained about the branch only.
+// headUnseen reports whether a host may only not have seen the branch yet: it
+// complains about the branch, or gives no reason that a program can read. A
+// reason of another kind ("custom" for no commits) is for good.
 func headUnseen(err error) bool {
 	var reason *unprocessable
 	if !errors.As(err, &reason) {
 		return false
 	}
 	for _, e := range reason.Errors {
-		if e.Field == "head" && e.Code == "invalid" {
-			return true
+		if e.Code != "" && (e.Field != "head" || e.Code != "invalid") {
+			return false
 		}
 	}
-	return false
+	return true
 }
 
 // find looks for an open pull request of the branch. One with another base is
