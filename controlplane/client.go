@@ -15,11 +15,13 @@ type Endpoint string
 
 // The calls.
 const (
-	EndpointHeartbeat     Endpoint = "heartbeat"
-	EndpointConfiguration Endpoint = "configuration"
-	EndpointQualification Endpoint = "qualification"
-	EndpointCredential    Endpoint = "job_credential"
-	EndpointResult        Endpoint = "job_result"
+	EndpointHeartbeat          Endpoint = "heartbeat"
+	EndpointConfiguration      Endpoint = "configuration"
+	EndpointQualification      Endpoint = "qualification"
+	EndpointCredential         Endpoint = "job_credential"
+	EndpointResult             Endpoint = "job_result"
+	EndpointVerifierCredential Endpoint = "verification_credential"
+	EndpointVerifierResult     Endpoint = "verification_result"
 )
 
 const (
@@ -117,5 +119,24 @@ func (c *Client) SubmitJobResult(ctx context.Context, r protocol.JobResultReques
 	r.AgentID = c.config.AgentID
 	return exchange[protocol.JobResultReply](ctx, c, c.calls, call{
 		endpoint: EndpointResult, method: http.MethodPost, path: protocol.PathJobResult, body: r,
+	})
+}
+
+// VerificationCredential asks for read access to a submission's repository. That
+// it gives no more is to be checked by the caller, before it is used.
+func (c *Client) VerificationCredential(ctx context.Context, r protocol.VerifierCredentialRequest) Answer[protocol.Credential] {
+	r.AgentID = c.config.AgentID
+	return exchange[protocol.Credential](ctx, c, c.calls, call{
+		endpoint: EndpointVerifierCredential, method: http.MethodPost, path: protocol.PathVerificationCredential, body: r,
+	})
+}
+
+// SubmitVerificationResult sends a sealed report.
+func (c *Client) SubmitVerificationResult(
+	ctx context.Context, r protocol.VerificationResultRequest,
+) Answer[protocol.VerificationResultReply] {
+	r.AgentID = c.config.AgentID
+	return exchange[protocol.VerificationResultReply](ctx, c, c.calls, call{
+		endpoint: EndpointVerifierResult, method: http.MethodPost, path: protocol.PathVerificationResult, body: r,
 	})
 }

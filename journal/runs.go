@@ -206,6 +206,22 @@ func (j *Journal) Deliver(ctx context.Context, key Key, receipt []byte) error {
 	})
 }
 
+// DeliverUnknown ends a sealed run that was sent and may have been taken, though
+// nobody answered and nobody will (protocol section 7, step 4): delivered, for
+// ReasonUnknown. A second call changes nothing.
+func (j *Journal) DeliverUnknown(ctx context.Context, key Key) error {
+	return j.update(ctx, "ending", key, j.finish, func(_ *sql.Tx, r *run) error {
+		switch State(r.state) {
+		case Delivered:
+			return nil
+		case Sealed:
+			r.state, r.reason, r.ended = string(Delivered), ReasonUnknown, time.Now().UnixMilli()
+			return nil
+		}
+		return fmt.Errorf("it is %s: %w", r.state, ErrOrder)
+	})
+}
+
 // Abandon ends a run that is not delivered, for a reason that people read (cut
 // at 2,000 bytes). A second call keeps the first reason.
 func (j *Journal) Abandon(ctx context.Context, key Key, reason string) error {

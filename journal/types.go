@@ -12,17 +12,19 @@ import (
 const (
 	KindJob           = "job"
 	KindQualification = "qualification"
+	KindVerification  = "verification"
 )
 
 // Key names a run. The same assignment under another lease, or the same
 // qualification's next attempt, is another run.
 type Key struct {
-	// Kind is KindJob or KindQualification.
+	// Kind is KindJob, KindQualification or KindVerification.
 	Kind string
-	// ID is the assignment's or qualification's id, a lower-case UUID.
+	// ID is the assignment's, qualification's or verification's id, a lower-case
+	// UUID.
 	ID string
-	// Lease is the lease's id for a job, the attempt as a decimal number for a
-	// qualification, for example "1".
+	// Lease is the lease's id for a job and a verification, the attempt as a
+	// decimal number for a qualification, for example "1".
 	Lease string
 }
 
@@ -37,7 +39,7 @@ func (k Key) check() error {
 		return fmt.Errorf("run's id: %w: %w", ErrArgument, err)
 	}
 	switch k.Kind {
-	case KindJob:
+	case KindJob, KindVerification:
 		if _, err := protocol.ParseUUID(k.Lease); err != nil {
 			return fmt.Errorf("run's lease: %w: %w", ErrArgument, err)
 		}
@@ -63,6 +65,10 @@ const (
 	Abandoned State = "abandoned"
 )
 
+// ReasonUnknown is the reason of a delivered run without a receipt: it was sent,
+// no answer came before its lease was over, and afterwards none can tell.
+const ReasonUnknown = "unknown"
+
 func (s State) final() bool { return s == Delivered || s == Abandoned }
 
 // Record is a run as the journal knows it. Times are UTC.
@@ -79,7 +85,7 @@ type Record struct {
 	Accepted time.Time
 	// Ended is when the run was delivered or abandoned, else zero.
 	Ended time.Time
-	// Reason says why a run was abandoned.
+	// Reason says why a run was abandoned, or is ReasonUnknown.
 	Reason string
 	// Receipt is the control plane's answer to a delivered run.
 	Receipt []byte

@@ -74,22 +74,22 @@ const (
 	// MaxSubmittedFiles is what the control plane reads of a pull request.
 	MaxSubmittedFiles    = 1_000
 	MaxPullRequestNumber = 1<<31 - 1
-	MaxCommandBytes     = 2_000
-	MaxTitle            = 500
-	MaxDescription      = 100_000
-	MaxStatements       = 200
-	MaxStatement        = 10_000
-	MaxPaths            = 1_000
-	MaxPathBytes        = 4_096
-	MaxBranchBytes      = 200
-	MaxNameBytes        = 100
-	MaxURL              = 2_000
-	MaxLeaseTokenBytes  = 8_192
-	MaxStarterFiles     = 200
-	MaxStarterBytes     = 1 << 20
-	MaxTestCommand      = 500
-	MaxInstructions     = 50_000
-	MaxLease            = 31 * 24 * time.Hour
+	MaxCommandBytes      = 2_000
+	MaxTitle             = 500
+	MaxDescription       = 100_000
+	MaxStatements        = 200
+	MaxStatement         = 10_000
+	MaxPaths             = 1_000
+	MaxPathBytes         = 4_096
+	MaxBranchBytes       = 200
+	MaxNameBytes         = 100
+	MaxURL               = 2_000
+	MaxLeaseTokenBytes   = 8_192
+	MaxStarterFiles      = 200
+	MaxStarterBytes      = 1 << 20
+	MaxTestCommand       = 500
+	MaxInstructions      = 50_000
+	MaxLease             = 31 * 24 * time.Hour
 )
 
 // The rhythm of beats (protocol section 4).

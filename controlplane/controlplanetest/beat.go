@@ -46,12 +46,15 @@ func (p *Plane) beatBody(a *agent) map[string]any {
 		body["qualification_task"] = task
 	} else if task := p.jobTask(a); task != nil {
 		body["job_task"] = task
+	} else if task := p.verificationTask(a); task != nil {
+		body["verification_task"] = task
 	}
 	return body
 }
 
 // noteProgress keeps progress only for the assignment that the agent holds.
 func (p *Plane) noteProgress(a *agent, c call) {
+	p.noteReview(a, c)
 	j := p.current(a)
 	if j == nil || c.text("job_assignment_id") != j.assignmentID {
 		return

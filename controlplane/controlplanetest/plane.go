@@ -22,6 +22,9 @@ const (
 	Qualification Endpoint = "qualification/submit"
 	JobCredential Endpoint = "job/credential"
 	JobResult     Endpoint = "job/result"
+
+	VerificationCredential Endpoint = "verification/credential"
+	VerificationResult     Endpoint = "verification/result"
 )
 
 // Prefix is the fixed path that every endpoint lies below.
@@ -37,6 +40,11 @@ type Options struct {
 	// RepoToken issues a repository token and tells when it ends; nil: random
 	// ones, the same for 50 of their 60 minutes. write is always true here.
 	RepoToken func(repository string) (token string, expires time.Time)
+	// ReadToken issues a read-only token for a verification; nil: random ones,
+	// each another.
+	ReadToken func(repository string) (token string, expires time.Time)
+	// Verify makes a verification of every accepted success.
+	Verify bool
 	// Qualified lets agents start without a qualification.
 	Qualified bool
 	// Attempts is how often a job is given out in all; 0: four.
@@ -69,6 +77,7 @@ type Plane struct {
 	order   []*agent
 	jobs    []*job
 	nextJob int64
+	reviews []*verification
 	tokens  map[string]repoToken // by repository
 	faults  map[Endpoint][]plannedFault
 	calls   map[Endpoint]int

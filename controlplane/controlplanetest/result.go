@@ -93,6 +93,9 @@ func (p *Plane) accept(j *job, evidence map[string]any, hash, signature string) 
 	if evidence["outcome"] == "SUCCEEDED" {
 		j.status, j.succeeded = "ACCEPTED", true
 		p.counts.AcceptedResults++
+		if p.opts.Verify {
+			p.verifyJob(j)
+		}
 		return ok(resultReply(j))
 	}
 	p.counts.FailedResults++

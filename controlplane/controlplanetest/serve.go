@@ -78,6 +78,10 @@ func (p *Plane) endpoint(e Endpoint) func(call) reply {
 		return p.credential
 	case JobResult:
 		return p.result
+	case VerificationCredential:
+		return p.readCredential
+	case VerificationResult:
+		return p.verdict
 	}
 	return nil
 }

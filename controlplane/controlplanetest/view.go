@@ -12,6 +12,8 @@ type Counts struct {
 	AcceptedResults int // SUCCEEDED results taken for the first time
 	FailedResults   int // FAILED results taken for the first time
 	Leases          int // leases given for jobs
+	Reviews         int // leases given for verifications
+	Verdicts        int // reports taken for the first time
 }
 
 // View is a copy of what a control plane knows.
@@ -21,6 +23,8 @@ type View struct {
 	Calls  map[Endpoint]int
 	Agents []AgentView
 	Jobs   []JobView
+	// Verifications are in the order in which they were made.
+	Verifications []VerificationView
 }
 
 // AgentView is one agent.
@@ -60,6 +64,24 @@ type JobView struct {
 	Refusal string
 }
 
+// VerificationView is one verification.
+type VerificationView struct {
+	ID                   string
+	JobID                int64
+	AgentID, LeaseID     string
+	WorkerAssignmentID   string
+	Leases               int // how often it was given out
+	Status               string
+	Verdict              string
+	Phases               []string
+	LastStatus, LastSaid string // of the beats about it
+	// Report is the one taken; Signature and Hash belong to it.
+	Report          map[string]any
+	Signature, Hash string
+	// Refusal is the detail of the last refused report.
+	Refusal string
+}
+
 func (p *Plane) view() View {
 	v := View{Counts: p.counts, Calls: maps.Clone(p.calls)}
 	for _, a := range p.order {
@@ -67,6 +89,9 @@ func (p *Plane) view() View {
 	}
 	for _, j := range p.jobs {
 		v.Jobs = append(v.Jobs, j.view(p.opts.Now()))
+	}
+	for _, r := range p.reviews {
+		v.Verifications = append(v.Verifications, r.view(p.opts.Now()))
 	}
 	return v
 }

@@ -37,11 +37,13 @@ func (m *Metrics) Job(role, outcome, stage string, took time.Duration) {
 	m.jobDuration.WithLabelValues(role).Observe(seconds(took))
 }
 
-// phases are the phases that may be a label: those of workers.
+// phases are the phases that may be a label: those of workers, then those that
+// only verifiers have.
 var phases = []string{
 	"PREPARING_REPOSITORY", "PREPARING_ENVIRONMENT", "BASELINE_VALIDATION",
 	"GENERATING_IMPLEMENTATION", "POST_CHANGE_VALIDATION", "REPAIRING_IMPLEMENTATION",
 	"CREATING_COMMIT", "PUSHING_BRANCH", "CREATING_PULL_REQUEST", "SUBMITTING_RESULT",
+	"PREPARING_REVIEW", "CHECKING_OUT_COMMIT", "RUNNING_VALIDATION", "EVALUATING_REQUIREMENTS", "SUBMITTING_VERDICT",
 }
 
 // Phase notes how long a phase of a run took. The two that end a run have no

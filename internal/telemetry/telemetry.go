@@ -44,8 +44,11 @@ var (
 	roles     = []string{"WORKER", "VERIFIER"}
 	outcomes  = []string{"SUCCEEDED", "FAILED", "ABANDONED"}
 	stages    = []string{"none", "runtime_preflight", "runtime_infrastructure", "runtime_execution"}
-	endpoints = []string{"heartbeat", "configuration", "qualification", "job_credential", "job_result"}
-	backends  = []string{"oci", "docker", "kubernetes"}
+	endpoints = []string{
+		"heartbeat", "configuration", "qualification", "job_credential", "job_result",
+		"verification_credential", "verification_result",
+	}
+	backends = []string{"oci", "docker", "kubernetes"}
 )
 
 // Metrics is every metric that exists. All methods and fields may be used at
