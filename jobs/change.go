@@ -128,11 +128,22 @@ func (j *job) change(ctx context.Context, b based, r round) (collected, error) {
 		phase = protocol.PhaseRepairing
 	}
 	j.enter(phase, "Working on the change")
-	place, err := j.create(ctx, b.room, j.spec(b.room, sandbox.ProfileJob, b.image, append(b.deps, b.base)...))
+	place, err := j.changePlace(ctx, b, r)
 	if err != nil {
 		return collected{}, err
 	}
 	defer j.end(place)
+	next := j.ahead(ctx, b.room, j.spec(b.room, sandbox.ProfileGit, "", b.base, b.objects))
+	made, err := j.changeIn(ctx, place, b, r)
+	if err != nil {
+		next.drop()
+		return made, err
+	}
+	made.next = next
+	return made, nil
+}
+
+func (j *job) changeIn(ctx context.Context, place sandbox.Sandbox, b based, r round) (collected, error) {
 	if r.tree != "" {
 		if err := j.pour(ctx, place, r.tree, b.rules.Policy.Limits, everything()); err != nil {
 			return collected{}, err
@@ -144,6 +155,15 @@ func (j *job) change(ctx context.Context, b based, r round) (collected, error) {
 		return collected{}, fmt.Errorf("making the change: %w", err)
 	}
 	return j.collect(ctx, b, place, result)
+}
+
+// changePlace: the first sandbox was started during the baseline; a later round
+// gets a fresh one.
+func (j *job) changePlace(ctx context.Context, b based, r round) (sandbox.Sandbox, error) {
+	if r.feedback == nil {
+		return b.first.get(ctx)
+	}
+	return j.create(ctx, b.room, j.baseSpec(b.ready))
 }
 
 // brief is what the engine gets. Whether a path may change is asked of the same

@@ -20,7 +20,7 @@ import (
 // outside of one.
 func (j *job) commit(ctx context.Context, c collected) (committed, error) {
 	j.enter(protocol.PhaseCommit, "Making the commit")
-	place, err := j.create(ctx, c.room, j.spec(c.room, sandbox.ProfileGit, "", c.base, c.objects))
+	place, err := c.next.get(ctx)
 	if err != nil {
 		return committed{}, err
 	}

@@ -1,8 +1,11 @@
 package jobs_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -274,4 +277,24 @@ func TestSummaryNamesNoPlaceOfTheHost(t *testing.T) {
 func TestE09CaseOnlyRenameShownTwice(t *testing.T) {
 	w := newWorld(t, project(), steps(fix(), shell("rm old.py; seq 100 > OLD.py")))
 	w.fail(protocol.CodeChangeUnsupported)
+}
+
+// TestSlowHostIsTheHostsTrouble (F09): a pack that comes too slowly for the
+// set-up's share of the time is no limit of a sandbox.
+func TestSlowHostIsTheHostsTrouble(t *testing.T) {
+	w := newWorld(t, project(), steps(fix()))
+	w.config.Policy.Limits.SetupPercent, w.run.Job.Minutes = 1, 3 // 1.8 s
+	w.config.GitOrigin = w.serve(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if !bytes.Contains(body, []byte("command=fetch")) {
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			w.git.ServeHTTP(rw, r)
+			return
+		}
+		rw.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+		_, _ = io.WriteString(rw, "000dpackfile\n0006\x02.") // the start, and then nothing
+		rw.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}))
+	w.fail(protocol.CodeRepositoryUnreachable)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
@@ -27,6 +28,8 @@ type job struct {
 	draft protocol.Evidence
 	// room is the open job of the backend; nil until open.
 	room sandbox.Job
+	// background is what goes on in the room beside the steps, leaving its end.
+	background, leaving sync.WaitGroup
 	// web carries what goes to the repository host.
 	web *http.Transport
 	// phase and since measure the phases.
@@ -45,16 +48,29 @@ func newJob(cfg Config, run Run) *job {
 
 // close ends what still runs. Its errors are logged: the outcome stands.
 func (j *job) close() {
-	if j.room != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-		defer cancel()
-		if err := j.room.Close(ctx); err != nil {
-			j.log.Warn("closing the job's sandboxes", "error", err)
-		}
-	}
+	j.leaveRoom()
+	j.leaving.Wait()
 	j.web.CloseIdleConnections()
 	dropSpools(j.run.Dir, j.log)
 	j.files.close()
+}
+
+// leaveRoom closes the job's sandboxes and layers while the job goes on:
+// publishing needs none. No step may use the room afterwards.
+func (j *job) leaveRoom() {
+	room := j.room
+	j.room = nil
+	if room == nil {
+		return
+	}
+	j.leaving.Go(func() {
+		j.background.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := room.Close(ctx); err != nil {
+			j.log.Warn("closing the job's sandboxes", "error", err)
+		}
+	})
 }
 
 // enter starts a phase, for the client, the log and the metrics.
@@ -112,7 +128,7 @@ type ready struct {
 // based is a ready repository whose tests have run once before any change.
 type based struct {
 	ready
-	before testRun
+	first *started // the sandbox of the first change
 }
 
 // collected is a change set on disk, judged by nobody yet.
@@ -122,6 +138,7 @@ type collected struct {
 	changes gitops.ChangeSet
 	uppers  map[string]gitops.Upper
 	ended   coding.Budget // that ended the engine's round, or ""
+	next    *started      // the sandbox that makes the commit
 }
 
 // committed is a commit of exactly that change set and its layer.

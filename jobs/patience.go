@@ -68,15 +68,6 @@ func passingStart(err error) bool {
 	return kind == sandbox.KindNoRoom || kind == sandbox.KindStart
 }
 
-// create starts a sandbox, with patience.
-func (j *job) create(ctx context.Context, r room, spec sandbox.Spec) (place sandbox.Sandbox, err error) {
-	err = patience(ctx, j.log, r.ends.Add(-leastTime), passingStart, func() (err error) {
-		place, err = j.room.Create(ctx, spec)
-		return err
-	})
-	return place, err
-}
-
 // crashTries is how often a step is tried whose sandbox ends by itself. More
 // would let a repository that brings it about hold the host.
 const crashTries = 3

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strconv"
 	"time"
 
@@ -199,28 +198,6 @@ func (j *job) gitAnswer(ctx context.Context, place sandbox.Sandbox, argv []strin
 // maxGitAnswer bounds what the git worker may print: a manifest of 200,000
 // paths and the pack of a change set fit.
 const maxGitAnswer = 2 << 30
-
-// spec is a sandbox over the given layers, topmost first.
-func (j *job) spec(r room, profile sandbox.Profile, image sandboxImage, layers ...sandbox.LayerID) sandbox.Spec {
-	return sandbox.Spec{
-		Image: image, Layers: layers, Network: sandbox.NetworkNone, Profile: profile, Limits: r.rules.Policy.Limits,
-	}
-}
-
-func (j *job) end(place sandbox.Sandbox) { endPlace(place, j.log) }
-
-// endPlace closes a sandbox in its own time: a run that was cancelled must not
-// leave it.
-func endPlace(place sandbox.Sandbox, log *slog.Logger) {
-	if place == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
-	defer cancel()
-	if err := place.Close(ctx); err != nil {
-		log.Warn("closing a sandbox", "error", err)
-	}
-}
 
 // tree shows detection the repository: names by the manifest, small files by
 // init's helper inside the sandbox that holds them.

@@ -92,19 +92,30 @@ func detected(plan policies.Plan) bool { return plan.Source == "repository_detec
 // be missing: it is an observation for evidence and for the model.
 func (j *job) baseline(ctx context.Context, r ready) (based, error) {
 	j.enter(protocol.PhaseBaseline, "Running the tests before the change")
-	before, err := again(ctx, func() (testRun, error) { return j.testBase(ctx, r) })
+	b := based{ready: r}
+	before, err := again(ctx, func() (testRun, error) { return j.testBase(ctx, &b) })
 	if err != nil {
 		return based{}, err
 	}
 	j.facts.baseline = &before
-	return based{ready: r, before: before}, nil
+	return b, nil
 }
 
-func (j *job) testBase(ctx context.Context, r ready) (testRun, error) {
-	place, err := j.create(ctx, r.room, j.spec(r.room, sandbox.ProfileJob, r.image, append(r.deps, r.base)...))
+// baseSpec is a sandbox over the base tree with the tests' tools.
+func (j *job) baseSpec(r ready) sandbox.Spec {
+	return j.spec(r.room, sandbox.ProfileJob, r.image, append(r.deps, r.base)...)
+}
+
+// testBase starts the first change's sandbox while the tests run: not earlier,
+// since two starts at once only hold each other up.
+func (j *job) testBase(ctx context.Context, b *based) (testRun, error) {
+	place, err := j.create(ctx, b.room, j.baseSpec(b.ready))
 	if err != nil {
 		return testRun{}, err
 	}
 	defer j.end(place)
-	return j.runTests(ctx, r, place)
+	if b.first == nil {
+		b.first = j.ahead(ctx, b.room, j.baseSpec(b.ready))
+	}
+	return j.runTests(ctx, b.ready, place)
 }

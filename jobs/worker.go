@@ -86,6 +86,7 @@ func (j *job) work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	j.leaveRoom()
 	return j.publish(ctx, intent)
 }
 
