@@ -60,6 +60,7 @@ var foreign = map[string]string{
 	"github.com/elastic/go-seccomp-bpf":          "internal/confine images",
 	"github.com/landlock-lsm/go-landlock":        "internal/confine images",
 	"github.com/cenkalti/backoff":                "controlplane provider/openai supervisor",
+	"golang.org/x/crypto":                        "supervisor",
 	"golang.org/x/time":                          "supervisor",
 	"github.com/BurntSushi/toml":                 "policies",
 	"github.com/goccy/go-yaml":                   "policies cmd/veyra-sandboxd",

@@ -17,6 +17,10 @@ type capped struct {
 	slots chan struct{}
 }
 
+// LimitStrangers is a listener that holds as many connections at once as the
+// public one may; more are closed at once.
+func LimitStrangers(l net.Listener) net.Listener { return limitConnections(l, maxPublicConnections) }
+
 func limitConnections(l net.Listener, most int) net.Listener {
 	return &capped{l, make(chan struct{}, most)}
 }

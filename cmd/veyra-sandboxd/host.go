@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -53,6 +54,7 @@ type host struct {
 	systemd  net.Conn
 
 	public, admin, control net.Listener
+	tls                    publicTLS
 
 	// What metrics tell from the start: removed left-overs, bytes of images.
 	swept      sandbox.Swept
@@ -62,14 +64,14 @@ type host struct {
 
 // paths are the parts of the state directory.
 type paths struct {
-	state, key, binding, journal, jobs, disks, signingLog string
+	state, key, binding, journal, jobs, disks, acme, signingLog string
 }
 
 func pathsOf(state string) paths {
 	return paths{
 		state: state, key: filepath.Join(state, "identity", "key"), binding: filepath.Join(state, "identity", "binding"),
 		journal: filepath.Join(state, "journal"), jobs: filepath.Join(state, "jobs"), disks: filepath.Join(state, "disks"),
-		signingLog: filepath.Join(state, signer.LogName),
+		acme: filepath.Join(state, "acme"), signingLog: filepath.Join(state, signer.LogName),
 	}
 }
 
@@ -96,7 +98,7 @@ func (h *host) open(ctx context.Context, secrets *redact.Set, log *slog.Logger) 
 		h.lockState,
 		func() error { return h.startSigner(ctx) },
 		func() error { return h.startBackend(ctx, log) },
-		h.openImages, h.listen, h.enterState,
+		h.openImages, func() error { return h.listen(log) }, h.enterState,
 		func() error { return h.openPairing(secrets, log) },
 	} {
 		if err := step(); err != nil {
@@ -106,12 +108,21 @@ func (h *host) open(ctx context.Context, secrets *redact.Set, log *slog.Logger) 
 	return h.handOver()
 }
 
+// supervised are the parts of the state that the supervisor writes.
+func (h *host) supervised() []string {
+	parts := []string{h.paths.binding, h.paths.journal, h.paths.jobs}
+	if h.settings.Public.TLS.Mode == tlsACME {
+		parts = append(parts, h.paths.acme)
+	}
+	return parts
+}
+
 // lockState makes this process the one writer and the parts of the state.
 func (h *host) lockState() (err error) {
 	if h.lock, err = journal.Lock(h.paths.state); err != nil {
 		return err
 	}
-	for _, dir := range []string{h.paths.binding, h.paths.journal, h.paths.jobs, h.paths.disks} {
+	for _, dir := range append(h.supervised(), h.paths.disks) {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("%w: %w", supervisor.ErrState, err)
 		}
@@ -252,7 +263,7 @@ func (h *host) handOver() error {
 			return fmt.Errorf("%w: giving %s to the supervisor: %w", supervisor.ErrState, dir, err)
 		}
 	}
-	for _, dir := range []string{h.paths.binding, h.paths.journal, h.paths.jobs} {
+	for _, dir := range h.supervised() {
 		err := filepath.WalkDir(dir, func(name string, _ os.DirEntry, err error) error {
 			if err != nil {
 				return err
@@ -291,12 +302,12 @@ func (h *host) giveUp() error {
 	weakenings, err := confine.Lockdown{
 		UID: h.uid, GID: h.gid, Filter: confine.SupervisorFilter,
 		Rules: &confine.Rules{
-			Write: []string{h.paths.binding, h.paths.journal, h.paths.jobs},
+			Write: h.supervised(),
 			Read:  []string{h.paths.signingLog},
-			ReadIfPresent: append([]string{
+			ReadIfPresent: slices.Concat([]string{
 				"/etc", "/run/systemd/resolve", "/usr/share/ca-certificates", "/usr/local/share/ca-certificates", "/usr/share/zoneinfo",
 				"/proc/meminfo", "/proc/self", "/sys/kernel/mm/transparent_hugepage", "/dev/null", "/dev/urandom",
-			}, certificateDirs()...),
+			}, certificateDirs(), h.tls.dirs()),
 		},
 	}.Apply()
 	if err != nil {
@@ -317,7 +328,7 @@ func certificateDirs() []string {
 
 // close ends the processes; sandboxes end with the runner.
 func (h *host) close() {
-	for _, l := range []net.Listener{h.public, h.admin, h.control} {
+	for _, l := range []net.Listener{h.public, h.admin, h.control, h.tls.plain} {
 		if l != nil {
 			_ = l.Close()
 		}

@@ -1,9 +1,9 @@
 package main
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -15,8 +15,8 @@ import (
 
 // listen opens all listeners, and systemd's socket, while that is allowed:
 // afterwards the seccomp filter knows no unix sockets.
-func (h *host) listen() (err error) {
-	if h.public, err = listenPublic(h.settings); err != nil {
+func (h *host) listen(log *slog.Logger) (err error) {
+	if err = h.listenPublic(log); err != nil {
 		return err
 	}
 	if h.admin, err = listenTCP(h.settings.Admin.Listen, "admin.listen (VEYRA_ADMIN_ADDR)"); err != nil {
@@ -41,26 +41,6 @@ func listenTCP(address, setting string) (net.Listener, error) {
 		return nil, fmt.Errorf("listening on %s (setting %s): %w", address, setting, err)
 	}
 	return l, nil
-}
-
-func listenPublic(s *Settings) (net.Listener, error) {
-	mode := s.Public.TLS.Mode
-	if host, _, err := net.SplitHostPort(s.Public.Listen); mode == "off" && (err != nil || !isLoopback(host)) {
-		return nil, fmt.Errorf("%w: public.tls.mode off is for loopback, but public.listen is %s", errSettings, s.Public.Listen)
-	}
-	var config *tls.Config
-	if mode == "files" {
-		pair, err := tls.LoadX509KeyPair(s.Public.TLS.Cert, s.Public.TLS.Key)
-		if err != nil {
-			return nil, fmt.Errorf("%w: public.tls: %w", errSettings, err)
-		}
-		config = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
-	}
-	l, err := listenTCP(s.Public.Listen, "public.listen (RUNTIME_BIND_HOST, RUNTIME_PORT)")
-	if err != nil || config == nil {
-		return l, err
-	}
-	return tls.NewListener(l, config), nil
 }
 
 func isLoopback(host string) bool {

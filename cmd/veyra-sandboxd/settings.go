@@ -72,10 +72,12 @@ type publicSettings struct {
 }
 
 type tlsSettings struct {
-	// Mode: proxy (TLS ends before us), files, or off (loopback).
+	// Mode: proxy (TLS ends before us), files, acme, or off (loopback).
 	Mode string `yaml:"mode"`
+	// Cert and Key are absolute paths of PEM files, for files.
 	Cert string `yaml:"cert"`
 	Key  string `yaml:"key"`
+	// ACME is the address that the certificate's issuer may write to, for acme.
 	ACME string `yaml:"acme_email"`
 }
 
@@ -215,7 +217,6 @@ func (s *Settings) checkVersion() error {
 		{"provider.dialect", s.Provider.Dialect == "openai", "openai"},
 		{"git.history", s.Git.History == "none", "none"},
 		{"registries", len(s.Registries) == 0, "empty"},
-		{"public.tls.acme_email", s.Public.TLS.ACME == "", "empty"},
 		{"admin.web_config", s.Admin.WebConfig == "", "empty"},
 		{"budget.jobs_per_day", s.Budget.JobsPerDay == 0, "0"},
 		{"budget.tokens_per_day", s.Budget.TokensPerDay == 0, "0"},
@@ -226,16 +227,6 @@ func (s *Settings) checkVersion() error {
 		if !setting.ok {
 			return fmt.Errorf("%w: %s must be %s in this version", errSettings, setting.name, setting.only)
 		}
-	}
-	return nil
-}
-
-func (s *Settings) checkTLS() error {
-	switch tls := s.Public.TLS; {
-	case tls.Mode != "proxy" && tls.Mode != "files" && tls.Mode != "off":
-		return fmt.Errorf("%w: public.tls.mode must be proxy, files or off (it is %q)", errSettings, tls.Mode)
-	case tls.Mode == "files" && (tls.Cert == "" || tls.Key == ""):
-		return fmt.Errorf("%w: public.tls.mode files needs public.tls.cert and public.tls.key", errSettings)
 	}
 	return nil
 }
