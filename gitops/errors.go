@@ -24,11 +24,15 @@ const (
 	// KindBroken means that the other side broke the rules of the frames or
 	// gave an answer that does not fit the request.
 	KindBroken Kind = 6
+	// KindIncomplete means that a history ends before the answer is certain:
+	// worth a deeper fetch.
+	KindIncomplete Kind = 7
 )
 
 var kindNames = map[Kind]string{
 	KindInternal: "internal", KindTooLarge: "too large", KindUnsupported: "unsupported",
 	KindCut: "cut short", KindChange: "change unsupported", KindBroken: "broken answer",
+	KindIncomplete: "history incomplete",
 }
 
 // String names the kind for logs.

@@ -7,6 +7,8 @@ package gitops
 //	commit  in: commit, change…, end    out: commit, changed…, pack…, end | error
 //	hash    in: hash, entry…, end       out: entry…, done | error
 //	ignore  in: path…, end              out: path…, end | error
+//	history in: raw pack bytes to EOF   out: base…, done | error
+//	difftrees in: raw pack bytes to EOF out: (base, changed…)…, done | error
 //
 // An error frame may stand in the place of any frame of an answer and ends it.
 const (
@@ -20,6 +22,7 @@ const (
 	framePack    byte = 8
 	frameHash    byte = 9
 	framePath    byte = 10
+	frameBase    byte = 11
 )
 
 // maxFrame is the longest payload of any frame, in bytes; a pack is cut into
@@ -57,3 +60,19 @@ func HashArgs() []string { return []string{WorkerPath, "hash", "--workspace", Wo
 // IgnoreArgs is the command that matches paths against the work tree's
 // .gitignore files. It runs before a change set is unpacked.
 func IgnoreArgs() []string { return []string{WorkerPath, "ignore", "--workspace", Workspace} }
+
+// HistoryArgs is the command that reads a pack of commits and answers with the
+// merge bases of two of them.
+func HistoryArgs(one, other ObjectID) []string {
+	return []string{WorkerPath, "history", "--objects", ObjectsDir, "--head", string(one), "--base", string(other)}
+}
+
+// DiffArgs is the command that reads a pack with the trees of some commits and
+// answers with what differs from each base to head.
+func DiffArgs(head ObjectID, bases []ObjectID) []string {
+	args := []string{WorkerPath, "difftrees", "--objects", ObjectsDir, "--head", string(head)}
+	for _, base := range bases {
+		args = append(args, "--base", string(base))
+	}
+	return args
+}

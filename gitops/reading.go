@@ -192,14 +192,19 @@ func (a *answer) changed(reply *CommitReply, payload []byte) error {
 	if reply.PackSize > 0 {
 		return a.unexpected(frameChanged)
 	}
+	return a.path(&reply.Changed, payload)
+}
+
+// path appends a changed path, which must come after the one before it.
+func (a *answer) path(list *[]ChangedPath, payload []byte) error {
 	p, err := decodeChanged(payload)
 	if err != nil {
 		return a.broken(err)
 	}
-	if n := len(reply.Changed); n > 0 && reply.Changed[n-1].Path >= p.Path {
+	if n := len(*list); n > 0 && (*list)[n-1].Path >= p.Path {
 		return a.broken(fmt.Errorf("changed path %q out of order", p.Path))
 	}
-	reply.Changed = append(reply.Changed, p)
+	*list = append(*list, p)
 	return a.admit(p.Path, a.lim.Changes)
 }
 

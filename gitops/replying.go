@@ -56,6 +56,13 @@ func (r *ReplyWriter) PackEnd(commit ObjectID) {
 	r.s.send(frameEnd, encodeSummary(summary{commit: commit, count: r.pack}))
 }
 
+// Base sends a merge base, in an answer of difftrees before its paths.
+func (r *ReplyWriter) Base(id ObjectID) {
+	var c coder
+	c.id(id)
+	r.s.send(frameBase, c.b)
+}
+
 // Path sends one ignored path.
 func (r *ReplyWriter) Path(path string) { r.s.send(framePath, []byte(path)) }
 

@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
@@ -14,7 +15,20 @@ type advert struct {
 	version int
 	caps    map[string]string // name → value, "" without one
 	refs    map[string]gitops.ObjectID
-	tip     bool // version 0: some ref stands at the wanted commit
+	tips    map[gitops.ObjectID]bool // version 0: those of the wanted commits where a ref stands
+}
+
+// gives reports whether a server of version 0 lets these commits be fetched.
+func (a *advert) gives(ids []gitops.ObjectID) bool {
+	if a.has("allow-tip-sha1-in-want", "") || a.has("allow-reachable-sha1-in-want", "") {
+		return true
+	}
+	for _, id := range ids {
+		if !a.tips[id] {
+			return false
+		}
+	}
+	return true
 }
 
 // has reports whether a capability's value lists a word, for example "filter"
@@ -33,10 +47,10 @@ func (a *advert) has(name, word string) bool {
 }
 
 // readAdvert reads an advertisement to its end and keeps, of the refs, only
-// the wanted names and commit: a repository may have a million.
-func readAdvert(r io.Reader, wanted []string, commit gitops.ObjectID) (*advert, error) {
+// the wanted names and commits: a repository may have a million.
+func readAdvert(r io.Reader, wanted []string, commits []gitops.ObjectID) (*advert, error) {
 	p := newPktReader(r, maxAdvertisement)
-	a := &advert{caps: map[string]string{}, refs: map[string]gitops.ObjectID{}}
+	a := &advert{caps: map[string]string{}, refs: map[string]gitops.ObjectID{}, tips: map[gitops.ObjectID]bool{}}
 	first, err := firstLine(p)
 	if err != nil {
 		return nil, err
@@ -45,7 +59,7 @@ func readAdvert(r io.Reader, wanted []string, commit gitops.ObjectID) (*advert, 
 		a.version = 2
 		return a, a.readCaps(p)
 	}
-	return a, a.readRefs(p, first, wanted, commit)
+	return a, a.readRefs(p, first, wanted, commits)
 }
 
 // firstLine skips the service line and the flush behind it, which some servers
@@ -81,7 +95,7 @@ func (a *advert) readCaps(p *pktReader) error {
 
 var errAdvert = errors.New("broken advertisement")
 
-func (a *advert) readRefs(p *pktReader, first string, wanted []string, commit gitops.ObjectID) error {
+func (a *advert) readRefs(p *pktReader, first string, wanted []string, commits []gitops.ObjectID) error {
 	want := make(map[string]bool, len(wanted))
 	for _, name := range wanted {
 		want[name] = true
@@ -92,7 +106,7 @@ func (a *advert) readRefs(p *pktReader, first string, wanted []string, commit gi
 		a.caps[name] = value
 	}
 	for {
-		if err := a.addRef(ref, want, commit); err != nil {
+		if err := a.addRef(ref, want, commits); err != nil {
 			return err
 		}
 		kind, b, err := p.next()
@@ -108,7 +122,7 @@ func (a *advert) readRefs(p *pktReader, first string, wanted []string, commit gi
 
 // addRef takes "<id> <name>". An empty repository has one line of zeros, and
 // names without "refs/" (".have", "capabilities^{}") are none of ours.
-func (a *advert) addRef(text string, want map[string]bool, commit gitops.ObjectID) error {
+func (a *advert) addRef(text string, want map[string]bool, commits []gitops.ObjectID) error {
 	if text == "" || strings.HasPrefix(text, "shallow ") {
 		return nil
 	}
@@ -120,7 +134,9 @@ func (a *advert) addRef(text string, want map[string]bool, commit gitops.ObjectI
 	case !ok || err != nil:
 		return errAdvert
 	case strings.HasPrefix(name, "refs/") || name == "HEAD":
-		a.tip = a.tip || id == commit
+		if slices.Contains(commits, id) {
+			a.tips[id] = true
+		}
 		if want[name] {
 			a.refs[name] = id
 		}

@@ -10,6 +10,10 @@ import (
 // maxProgress bounds progress texts, which were not asked for, in bytes.
 const maxProgress = 1 << 20
 
+// maxPreface bounds the lines before a pack: a deep but cut history has one for
+// each place where it is cut.
+const maxPreface = 100_000
+
 var errAnswer = errors.New("answer breaks the protocol")
 
 // download takes the pack out of a fetch's answer.
@@ -38,7 +42,7 @@ func (d *download) run(version int) error {
 // sections skips what stands before the packfile section: shallow commits and
 // whatever a server may add later.
 func (d *download) sections() error {
-	for lines := 0; lines < 1000; lines++ {
+	for range maxPreface {
 		kind, b, err := d.p.next()
 		switch {
 		case err != nil:
@@ -49,12 +53,12 @@ func (d *download) sections() error {
 			return fmt.Errorf("no packfile section: %w", errAnswer)
 		}
 	}
-	return fmt.Errorf("no packfile section in 1000 lines: %w", errAnswer)
+	return fmt.Errorf("no packfile section in %d lines: %w", maxPreface, errAnswer)
 }
 
 // preamble is the older answer's start: shallow lines and a flush, then NAK.
 func (d *download) preamble() error {
-	for lines := 0; lines < 1000; lines++ {
+	for range maxPreface {
 		kind, b, err := d.p.next()
 		switch text := line(b); {
 		case err != nil:
@@ -66,7 +70,7 @@ func (d *download) preamble() error {
 			return fmt.Errorf("line %.40q before the pack: %w", text, errAnswer)
 		}
 	}
-	return fmt.Errorf("no pack in 1000 lines: %w", errAnswer)
+	return fmt.Errorf("no pack in %d lines: %w", maxPreface, errAnswer)
 }
 
 // wanted marks a refusal that came in the place of the pack's start.

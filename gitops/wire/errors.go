@@ -22,6 +22,8 @@ var (
 	// ErrUnsupported means a server or repository of another kind: SHA-256
 	// ids, no side band, no report of a push.
 	ErrUnsupported = errors.New("repository format unsupported")
+	// ErrNoFilter means that the server can't leave objects out of a fetch.
+	ErrNoFilter = errors.New("server has no filters")
 	// ErrTooLarge means that an answer is over its bound.
 	ErrTooLarge = errors.New("repository too large")
 	// ErrDiverged means that the branch to push holds another commit.

@@ -15,7 +15,7 @@ func (r *Remote) ListRefs(ctx context.Context, names ...string) (map[string]gito
 	ctx, w, stop := r.watched(ctx)
 	defer stop()
 	t := r.talk(uploadPack, "listing refs")
-	a, err := t.advert(ctx, w, names, "")
+	a, err := t.advert(ctx, w, names, nil)
 	if err != nil || a.version != 2 {
 		return a.exact(), err
 	}
@@ -48,13 +48,13 @@ func (r *Remote) Branch(ctx context.Context, branch string) (gitops.ObjectID, er
 }
 
 // advert begins a conversation and reads the advertisement.
-func (t *talk) advert(ctx context.Context, w *watch, names []string, commit gitops.ObjectID) (*advert, error) {
+func (t *talk) advert(ctx context.Context, w *watch, names []string, commits []gitops.ObjectID) (*advert, error) {
 	resp, err := t.advertisement(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer closeBody(resp)
-	a, err := readAdvert(w.incoming(resp.Body), names, commit)
+	a, err := readAdvert(w.incoming(resp.Body), names, commits)
 	w.active.Store(false)
 	if err == nil {
 		err = a.checkFormat()
@@ -133,19 +133,44 @@ func readRefs(p *pktReader, want map[string]bool) (map[string]gitops.ObjectID, e
 	}
 }
 
+// Filter leaves objects out of a fetch.
+type Filter string
+
+// The filters that are asked for.
+const (
+	FilterTrees Filter = "tree:0"    // commits only
+	FilterBlobs Filter = "blob:none" // commits and trees
+)
+
+// Want is what a fetch asks for.
+type Want struct {
+	// IDs are the commits, one or more. Older tips may be named, too.
+	IDs []gitops.ObjectID
+	// Depth is how many commits deep; 0 means all of the history.
+	Depth int
+	// Filter leaves objects out; "" leaves out none.
+	Filter Filter
+}
+
 // FetchPack fetches one commit at depth 1 and copies the pack's bytes to w as
 // they come. The id may be an older tip: after a crash the same base is
-// fetched again, not the branch, which may have moved. An error leaves w with
-// a part; ErrReceiver means that w itself failed.
+// fetched again, not the branch, which may have moved.
 func (r *Remote) FetchPack(ctx context.Context, id gitops.ObjectID, w io.Writer) error {
+	return r.Fetch(ctx, Want{IDs: []gitops.ObjectID{id}, Depth: 1}, w)
+}
+
+// Fetch copies the bytes of one pack with what is wanted to w as they come. An
+// error leaves w with a part; ErrReceiver means that w itself failed, and
+// ErrNoFilter that this server can't leave anything out, before w got a byte.
+func (r *Remote) Fetch(ctx context.Context, want Want, w io.Writer) error {
 	ctx, watch, stop := r.watched(ctx)
 	defer stop()
 	t := r.talk(uploadPack, "fetching pack")
-	a, err := t.advert(ctx, watch, nil, id)
+	a, err := t.advert(ctx, watch, nil, want.IDs)
 	if err != nil {
 		return err
 	}
-	req, err := t.fetchRequest(a, id)
+	req, err := t.fetchRequest(a, want)
 	if err != nil {
 		return err
 	}
@@ -184,14 +209,34 @@ func (t *talk) note(text string) {
 	t.cfg.Log.Info("git server says", "op", t.op, "text", shorten(text))
 }
 
-func (t *talk) fetchRequest(a *advert, id gitops.ObjectID) (string, error) {
-	if a.version == 2 {
-		return t.fetchV2(a, id)
+func (t *talk) fetchRequest(a *advert, want Want) (string, error) {
+	if want.Filter != "" && !a.filters() {
+		// Asked all the same, a server dies with status 200 and an empty body.
+		return "", t.fail(ErrNoFilter, "%s", want.Filter)
 	}
-	return t.fetchV0(a, id)
+	if a.version == 2 {
+		return t.fetchV2(a, want)
+	}
+	return t.fetchV0(a, want)
 }
 
-func (t *talk) fetchV2(a *advert, id gitops.ObjectID) (string, error) {
+// filters reports whether the server can leave objects out.
+func (a *advert) filters() bool {
+	return a.has("fetch", "filter") || a.version != 2 && a.has("filter", "")
+}
+
+// bounds are the lines for depth and filter, the same in both versions.
+func (w Want) bounds(shallow bool) (lines string) {
+	if w.Depth > 0 && shallow {
+		lines += pktLine("deepen %d\n", w.Depth)
+	}
+	if w.Filter != "" {
+		lines += pktLine("filter %s\n", w.Filter)
+	}
+	return lines
+}
+
+func (t *talk) fetchV2(a *advert, want Want) (string, error) {
 	if !a.has("fetch", "") || !a.has("ls-refs", "") {
 		return "", t.fail(ErrUnsupported, "server offers no fetch")
 	}
@@ -199,19 +244,19 @@ func (t *talk) fetchV2(a *advert, id gitops.ObjectID) (string, error) {
 	if a.has("object-format", "") {
 		req += pktLine("object-format=sha1\n")
 	}
-	req += delimPkt + pktLine("no-progress\n") + pktLine("ofs-delta\n") + pktLine("want %s\n", id)
-	if a.has("fetch", "shallow") {
-		req += pktLine("deepen 1\n")
+	req += delimPkt + pktLine("no-progress\n") + pktLine("ofs-delta\n")
+	for _, id := range want.IDs {
+		req += pktLine("want %s\n", id)
 	}
-	return req + pktLine("done\n") + flushPkt, nil
+	return req + want.bounds(a.has("fetch", "shallow")) + pktLine("done\n") + flushPkt, nil
 }
 
-func (t *talk) fetchV0(a *advert, id gitops.ObjectID) (string, error) {
+func (t *talk) fetchV0(a *advert, want Want) (string, error) {
 	if !a.has("side-band-64k", "") {
 		return "", t.fail(ErrUnsupported, "server offers no side band")
 	}
-	if !a.tip && !a.has("allow-tip-sha1-in-want", "") && !a.has("allow-reachable-sha1-in-want", "") {
-		return "", t.fail(ErrBranchMissing, "server has no ref at %s and allows no other", id)
+	if !a.gives(want.IDs) {
+		return "", t.fail(ErrBranchMissing, "server has no ref at one of %s and allows no other", want.IDs)
 	}
 	caps := " side-band-64k"
 	for _, name := range []string{"ofs-delta", "no-progress"} {
@@ -219,11 +264,16 @@ func (t *talk) fetchV0(a *advert, id gitops.ObjectID) (string, error) {
 			caps += " " + name
 		}
 	}
-	req := pktLine("want %s%s agent=%s\n", id, caps, agent(t.cfg.UserAgent))
-	if a.has("shallow", "") {
-		req += pktLine("deepen 1\n")
+	if want.Filter != "" {
+		caps += " filter"
 	}
-	return req + flushPkt + pktLine("done\n"), nil
+	caps += " agent=" + agent(t.cfg.UserAgent)
+	req := ""
+	for _, id := range want.IDs { // the capabilities stand in the first line only
+		req += pktLine("want %s%s\n", id, caps)
+		caps = ""
+	}
+	return req + want.bounds(a.has("shallow", "")) + flushPkt + pktLine("done\n"), nil
 }
 
 // agent is a capability value: no spaces, nothing but printable ASCII.

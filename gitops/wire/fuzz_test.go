@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+
+	"github.com/veyra-labs/veyra-sandboxd/gitops"
 )
 
 // The seeds are what real servers sent, and the smallest broken forms.
@@ -46,7 +48,7 @@ func FuzzAdvertisement(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		a, err := readAdvert(bytes.NewReader(b), []string{"refs/heads/main"}, idOne)
+		a, err := readAdvert(bytes.NewReader(b), []string{"refs/heads/main"}, []gitops.ObjectID{idOne})
 		if err != nil {
 			return
 		}
@@ -98,7 +100,7 @@ func FuzzDownload(f *testing.F) {
 func TestAdvertisementIsCapped(t *testing.T) {
 	ref := pktLine("%s refs/heads/x\n", idOne)
 	endless := io.MultiReader(strings.NewReader(ref), repeat(ref))
-	if _, err := readAdvert(endless, nil, ""); !errors.Is(err, errCap) {
+	if _, err := readAdvert(endless, nil, nil); !errors.Is(err, errCap) {
 		t.Errorf("error = %v", err)
 	}
 }
@@ -130,7 +132,7 @@ func TestOtherObjectFormatsAreUnsupported(t *testing.T) {
 		strings.Replace(advertV2, "0017object-format=sha1\n", "0019object-format=sha256\n", 1),
 		pktLine("%s refs/heads/main\x00side-band-64k\n", long) + "0000",
 	} {
-		a, err := readAdvert(strings.NewReader(s), nil, "")
+		a, err := readAdvert(strings.NewReader(s), nil, nil)
 		if err == nil {
 			err = a.checkFormat()
 		}

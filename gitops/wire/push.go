@@ -52,7 +52,7 @@ type push struct {
 
 // look reads the branch before anything is sent.
 func (p *push) look(ctx context.Context) (a *advert, there bool, err error) {
-	a, err = p.advert(ctx, p.w, []string{p.ref}, "")
+	a, err = p.advert(ctx, p.w, []string{p.ref}, nil)
 	if err != nil {
 		return nil, false, err
 	}

@@ -3,7 +3,6 @@ package worker
 import (
 	"bytes"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
@@ -306,12 +305,8 @@ func (b *build) packObject(p *packWriter, id gitops.ObjectID) error {
 // diff lists the paths that differ between two trees. It reads both trees
 // again instead of repeating the request: what it says is about the commit.
 func (b *build) diff(old, now gitops.ObjectID) ([]gitops.ChangedPath, error) {
-	d := differ{build: b}
-	if err := d.trees(old, now, ""); err != nil {
-		return nil, err
-	}
-	slices.SortFunc(d.out, func(x, y gitops.ChangedPath) int { return strings.Compare(x.Path, y.Path) })
-	return d.out, nil
+	d := differ{read: b.anyTree, lim: b.lim}
+	return d.paths(old, now)
 }
 
 func (b *build) anyTree(id gitops.ObjectID) ([]treeEntry, error) {

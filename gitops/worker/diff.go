@@ -1,16 +1,39 @@
 package worker
 
-import "github.com/veyra-labs/veyra-sandboxd/gitops"
+import (
+	"slices"
+	"strings"
 
-// differ walks two trees side by side and skips what has the same id.
+	"github.com/veyra-labs/veyra-sandboxd/gitops"
+)
+
+const diffOp = "comparing trees"
+
+// differ walks two trees side by side and skips what has the same id. A few
+// small trees that name each other can stand for any number of paths, so that
+// what is looked at has a bound.
 type differ struct {
-	build *build
-	out   []gitops.ChangedPath
+	read func(gitops.ObjectID) ([]treeEntry, error)
+	lim  gitops.Limits
+	seen int // entries of both sides
+	out  []gitops.ChangedPath
+}
+
+// paths lists what differs, sorted by path.
+func (d *differ) paths(old, now gitops.ObjectID) ([]gitops.ChangedPath, error) {
+	if err := d.trees(old, now, ""); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(d.out, func(x, y gitops.ChangedPath) int { return strings.Compare(x.Path, y.Path) })
+	return d.out, nil
 }
 
 func (d *differ) trees(old, now gitops.ObjectID, dir string) error {
 	if old == now {
 		return nil
+	}
+	if len(dir) > d.lim.Path || strings.Count(dir, "/") > d.lim.Depth {
+		return gitops.Errorf(gitops.KindTooLarge, diffOp, "path of %d bytes", len(dir))
 	}
 	before, err := d.named(old)
 	if err != nil {
@@ -39,7 +62,10 @@ func (d *differ) named(id gitops.ObjectID) (map[string]treeEntry, error) {
 	if id == "" {
 		return nil, nil
 	}
-	entries, err := d.build.anyTree(id)
+	entries, err := d.read(id)
+	if d.seen += len(entries); err == nil && d.seen > 2*d.lim.Entries {
+		err = gitops.Errorf(gitops.KindTooLarge, diffOp, "more than %d entries", 2*d.lim.Entries)
+	}
 	out := make(map[string]treeEntry, len(entries))
 	for _, e := range entries {
 		out[e.name] = e

@@ -22,10 +22,7 @@ type Places struct {
 // gitlinks as empty directories, everything with gitops.BaseTime. Each path is
 // sent to out, then the tree's id.
 func Index(in io.Reader, out *gitops.ReplyWriter, p Places, commit gitops.ObjectID, lim gitops.Limits) error {
-	if err := receive(p.Objects, in, lim); err != nil {
-		return err
-	}
-	s, err := openStore(p.Objects)
+	s, err := received(in, p, lim)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ type mode func(in io.Reader, out *gitops.ReplyWriter) error
 
 func parseArgs(args []string) (mode, error) {
 	if len(args) == 0 {
-		return nil, fmt.Errorf("no mode: index, commit, hash or ignore")
+		return nil, fmt.Errorf("no mode: index, commit, hash, ignore, history or difftrees")
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -45,6 +45,9 @@ func parseArgs(args []string) (mode, error) {
 	flags.StringVar(&p.Objects, "objects", "", "directory of the object store")
 	flags.StringVar(&p.Workspace, "workspace", "", "directory of the work tree")
 	commit := flags.String("commit", "", "commit to write")
+	var compared comparison
+	flags.Func("head", "commit to compare", compared.setHead)
+	flags.Func("base", "commit to compare head with; more than one for difftrees", compared.addBase)
 	if err := flags.Parse(args[1:]); err != nil {
 		return nil, err
 	}
@@ -59,6 +62,38 @@ func parseArgs(args []string) (mode, error) {
 		return func(in io.Reader, out *gitops.ReplyWriter) error { return Hash(in, out, p, lim) }, nil
 	case "ignore":
 		return func(in io.Reader, out *gitops.ReplyWriter) error { return Ignore(in, out, p) }, nil
+	case "history":
+		return func(in io.Reader, out *gitops.ReplyWriter) error {
+			return History(in, out, p, compared.head, compared.bases[0], lim)
+		}, compared.check(1)
+	case "difftrees":
+		return func(in io.Reader, out *gitops.ReplyWriter) error {
+			return DiffTrees(in, out, p, compared.head, compared.bases, lim)
+		}, compared.check(gitops.MaxBases)
 	}
 	return nil, fmt.Errorf("unknown mode %q", args[0])
+}
+
+// comparison is what history and difftrees are asked about.
+type comparison struct {
+	head  gitops.ObjectID
+	bases []gitops.ObjectID
+}
+
+func (c *comparison) setHead(s string) (err error) {
+	c.head, err = gitops.ParseObjectID(s)
+	return err
+}
+
+func (c *comparison) addBase(s string) error {
+	id, err := gitops.ParseObjectID(s)
+	c.bases = append(c.bases, id)
+	return err
+}
+
+func (c *comparison) check(most int) error {
+	if c.head == "" || len(c.bases) == 0 || len(c.bases) > most {
+		return fmt.Errorf("%d bases and head %q: want 1 to %d and a commit", len(c.bases), c.head, most)
+	}
+	return nil
 }

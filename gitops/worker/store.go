@@ -112,6 +112,7 @@ func recovered(op string, fault any, err error) error {
 // store reads objects of one indexed pack. Not for concurrent use.
 type store struct {
 	file billy.File
+	ids  *idxfile.MemoryIndex
 	pack *packfile.Packfile
 }
 
@@ -126,7 +127,7 @@ func openStore(dir string) (*store, error) {
 		return nil, gitops.Errorf(gitops.KindInternal, op, "%w", err)
 	}
 	pack := packfile.NewPackfileWithCache(idx, nil, f, cache.NewObjectLRU(cacheBytes), 0)
-	return &store{file: f, pack: pack}, nil
+	return &store{file: f, ids: idx, pack: pack}, nil
 }
 
 func readIndex(name string) (*idxfile.MemoryIndex, error) {
@@ -141,6 +142,12 @@ func readIndex(name string) (*idxfile.MemoryIndex, error) {
 
 // Close closes the pack.
 func (s *store) Close() error { return s.file.Close() }
+
+// has reports whether the pack holds an object.
+func (s *store) has(id gitops.ObjectID) bool {
+	found, err := s.ids.Contains(plumbing.NewHash(string(id)))
+	return err == nil && found
+}
 
 // object opens one object of a type; a missing one or another type is an
 // unsupported repository.
