@@ -16,9 +16,10 @@ class Forge:
 
     def __init__(self, world, root):
         self.world, self.root = world, root
-        self.tokens, self.pulls, self.moved = {}, {}, {}
+        self.tokens, self.pulls, self.moved, self.known = {}, {}, {}, {}
         self.pushes, self.faults = [], []
         self.lag = 0  # how many reads of a pull request show an old head
+        self.trouble = 0  # how many git requests are answered 503
         self.lock = threading.RLock()
         self.git_server = Server(world, self.serve_git)
         self.rest_server = Server(world, self.serve_rest)
@@ -51,6 +52,7 @@ class Forge:
         for key in ("http.receivepack", "uploadpack.allowFilter", "uploadpack.allowAnySHA1InWant"):
             self.git(self.path(full_name), "config", key, "true")
         shutil.rmtree(work)
+        self.known[full_name.casefold()] = full_name
 
     def head(self, full_name, branch):
         try:
@@ -62,17 +64,21 @@ class Forge:
         match = re.fullmatch(r"/([\w.-]+/[\w.-]+)\.git(/info/refs|/git-upload-pack|/git-receive-pack)", exchange.route)
         if not match:
             raise Refusal(404, "not found")
-        full_name, tail = match.groups()
+        asked, tail = match.groups()
+        full_name = self.known.get(asked.casefold(), asked)
         scheme, _, value = exchange.headers.get("Authorization", "").partition(" ")
         user, _, token = base64.b64decode(value).decode().partition(":") if scheme == "Basic" else ("", "", "")
         if user != "x-access-token" or self.tokens.get(token) != full_name:
             raise Refusal(401, "no access", {"WWW-Authenticate": 'Basic realm="git"'})
-        if full_name in self.moved:
-            target = f"{self.origin}/{self.moved[full_name]}.git{tail}?{exchange.query_text}"
+        if self.trouble > 0:
+            self.trouble -= 1
+            raise Refusal(503, "unicorn")
+        if asked in self.moved:
+            target = f"{self.origin}/{self.moved[asked]}.git{tail}?{exchange.query_text}"
             raise Refusal(301, "", {"Location": target})
         if tail == "/git-receive-pack":
             self.note_push(full_name, exchange)
-        return self.backend(exchange)
+        return self.backend(exchange, f"/{full_name}.git{tail}")
 
     def note_push(self, full_name, exchange):
         """Record the push's command list: exactly one created branch is right."""
@@ -88,8 +94,8 @@ class Forge:
         if len(commands) != 1 or commands[0][0] != "0" * 40:
             self.world.violation(f"push of {commands}: not one created branch")
 
-    def backend(self, exchange):
-        env = {**self.env, "GIT_PROJECT_ROOT": self.root, "GIT_HTTP_EXPORT_ALL": "1", "PATH_INFO": exchange.route,
+    def backend(self, exchange, path):
+        env = {**self.env, "GIT_PROJECT_ROOT": self.root, "GIT_HTTP_EXPORT_ALL": "1", "PATH_INFO": path,
                "REQUEST_METHOD": exchange.command, "QUERY_STRING": exchange.query_text, "REMOTE_USER": "x-access-token",
                "REMOTE_ADDR": "127.0.0.1", "CONTENT_TYPE": exchange.headers.get("Content-Type", ""),
                "CONTENT_LENGTH": str(len(exchange.body)), "GIT_PROTOCOL": exchange.headers.get("Git-Protocol", ""),
@@ -109,7 +115,7 @@ class Forge:
         if not match:
             raise Refusal(404, {"message": "Not Found"})
         owner, name, number, files = match.groups()
-        full_name = f"{owner}/{name}"
+        full_name = self.known.get(f"{owner}/{name}".casefold(), f"{owner}/{name}")
         token = exchange.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.tokens.get(token) != full_name:
             raise Refusal(401, {"message": "Bad credentials"})
@@ -136,20 +142,23 @@ class Forge:
         wanted = json.loads(exchange.body)
         head, base = wanted["head"].removeprefix(owner + ":"), wanted["base"]
 
-        def refuse(text):
-            raise Refusal(422, {"message": "Validation Failed", "errors": [{"resource": "PullRequest", "message": text}]})
+        def refuse(text, **more):
+            raise Refusal(422, {"message": "Validation Failed", "errors": [{"resource": "PullRequest", "message": text, **more}]})
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "422":
+            refuse("head is not visible yet")
         if not self.head(full_name, head) or not self.head(full_name, base):
-            refuse("head or base is invalid")
+            refuse("head or base is invalid", field="head", code="invalid")
         if self.head(full_name, head) == self.head(full_name, base):
-            refuse(f"No commits between {base} and {head}")
+            refuse(f"No commits between {base} and {head}", code="custom")
         if any(p["head"] == head and p["base"] == base and p["state"] == "open" for p in pulls):
-            refuse(f"A pull request already exists for {owner}:{head}.")
+            refuse(f"A pull request already exists for {owner}:{head}.", code="custom")
         if not 0 < len(wanted["title"]) <= 240 or len(wanted.get("body", "")) > 60_000:
             self.world.violation("pull request title or body outside its limits")
         pull = {"number": len(pulls) + 1, "head": head, "base": base, "state": "open",
                 "title": wanted["title"], "body": wanted.get("body", "")}
         pulls.append(pull)
-        if self.faults and self.faults.pop(0) == "drop":
+        if fault == "drop":
             raise Dropped()
         return 201, self.show(full_name, pull), {}
 

@@ -14,12 +14,14 @@ class Model:
     def __init__(self, world):
         self.world = world
         self.key, self.name = "sk-" + secrets.token_hex(20), "scripted-1"
-        self.lock, self.calls, self.wrong_first = threading.Lock(), 0, 1
+        self.lock, self.down, self.wrong_first = threading.Lock(), False, 1
         self.base_url = Server(world, self.serve).origin + "/v1"
 
     def serve(self, exchange):
         if exchange.headers.get("Authorization") != "Bearer " + self.key:
             raise Refusal(401, {"error": {"message": "Incorrect API key", "type": "invalid_request_error", "code": "invalid_api_key"}})
+        if self.down:
+            raise Refusal(503, {"error": {"message": "overloaded"}})
         if exchange.route == "/v1/models" and exchange.command == "GET":
             return 200, {"object": "list", "data": [{"id": self.name, "object": "model"}]}, {}
         if exchange.route != "/v1/chat/completions" or exchange.command != "POST":
@@ -31,8 +33,6 @@ class Model:
             raise Refusal(400, {"error": {"message": "stream is not supported"}})
         self.check_history(request)
         text = json.dumps([m.get("content") for m in request["messages"]], ensure_ascii=False)
-        with self.lock:
-            self.calls += 1
         tools = [tool["function"] for tool in request.get("tools") or []]
         message = self.act(text, tools) if tools else self.qualify(text)
         called = bool(message.get("tool_calls"))

@@ -73,8 +73,8 @@ class Plane:
         self.agent, self.credential = str(uuid.uuid4()), ""
         self.runtime_id, self.public_key, self.status = "", b"", "PROVISIONING"
         self.jobs, self.job, self.qualification, self.qualified = {}, None, None, threading.Event()
-        self.beats, self.beat, self.beat_seen = 0, {}, threading.Condition()
-        self.revoked, self.expect_failed_task = False, False
+        self.beats, self.beat, self.last_beat = 0, {}, 0.0
+        self.revoked = False
         self.origin = Server(world, self.serve).origin
 
     def serve(self, exchange):
@@ -131,9 +131,10 @@ class Plane:
             self.world.violation(f"heartbeat: health {body.get('health')!r}, provider_ready {body.get('provider_ready')!r}")
         if body.get("job_phase", "") not in PHASES | {""} or body.get("job_status", "") not in STATUSES | {""}:
             self.world.violation(f"heartbeat: phase {body.get('job_phase')!r}, status {body.get('job_status')!r}")
-        with self.beat_seen:
-            self.beats, self.beat = self.beats + 1, body
-            self.beat_seen.notify_all()
+        now, last = time.monotonic(), self.last_beat
+        self.beats, self.beat, self.last_beat = self.beats + 1, body, now
+        if last and now - last > 10:
+            self.world.violation(f"{now - last:.1f} s between two heartbeats")
         if self.job and body.get("job_assignment_id") == self.job.assignment:
             self.job.phases.append(body.get("job_phase"))
         if self.status == "ACTIVE" and (body["health"] != "HEALTHY" or not body["provider_ready"]):
@@ -233,8 +234,15 @@ class Plane:
             raise Refusal(409, {"detail": "The pull request's files are not listed yet."})
         if fault == "500":
             raise html(500, "Server Error")
+        if fault == "429":
+            raise Refusal(429, {"detail": "Request was throttled."}, {"Retry-After": 2})
+        if fault == "kill":  # before anything is stored
+            self.world.daemon.kill()
+            raise Dropped()
         answer = self.judge(job, body)
-        if fault == "drop":
+        if fault == "kill after":
+            self.world.daemon.kill()
+        if fault in ("drop", "kill after"):
             raise Dropped()
         return 200, answer, {}
 

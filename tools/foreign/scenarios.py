@@ -173,14 +173,14 @@ def lost_answer(world):
 
 
 def html_500(world):
-    job = world.job(SAMPLE, [MEND, FINISH], policy=UNITTEST, faults=["500", "409"])
+    job = world.job(SAMPLE, [MEND, FINISH], policy=UNITTEST, faults=["500", "429"])
     succeeded(job)
     equal((len(job.submissions), len({raw for _, raw in job.submissions})), (3, 1), "submissions, different bodies")
 
 
 def passing_trouble(world):
-    """Refused credentials, a lagging pull request, its lost creation: none of it ends a job."""
-    world.forge.lag, world.forge.faults = 1, ["drop"]
+    """Refused credentials, a git host in trouble, a pull request that lags and whose answer is lost: none of it ends a job."""
+    world.forge.lag, world.forge.faults, world.forge.trouble = 1, ["422", "drop"], 1
     job = world.job(SAMPLE, [MEND, FINISH], policy=UNITTEST, credential_faults=[True, True])
     succeeded(job)
     equal(len(world.forge.pulls[job.full_name]), 1, "pull requests")
@@ -215,6 +215,78 @@ def migration(world):
 
 def symlink(world):
     failed_with(world.job(SAMPLE, [("run", "ln -s /etc/passwd users"), FINISH], policy=UNITTEST), "CHANGE_UNSUPPORTED")
+
+
+def unsupported(command, code="CHANGE_UNSUPPORTED"):
+    """A scenario whose change can't be delivered: it fails before any push."""
+    def scenario(world):
+        job = world.job(SAMPLE, [("run", command), FINISH], policy=UNITTEST)
+        failed_with(job, code)
+        equal([p for p in world.forge.pushes if p[0] == job.full_name], [], "pushes")
+    return scenario
+
+
+def secret_in_change(world):
+    job = world.job(SAMPLE, [MEND, ("run", f"echo 'key = {world.model.key}' > notes.txt"), FINISH], policy=UNITTEST)
+    failed_with(job, "SECRETS_FOUND")
+    equal([p for p in world.forge.pushes if p[0] == job.full_name], [], "pushes")
+
+
+def seen_from_inside(world):
+    """A test that looks for power, secrets and a network, and prints what it finds."""
+    port = urllib.parse.urlsplit(world.plane.origin).port
+    test = f"""import glob, os, re, socket, unittest
+
+
+class Inside(unittest.TestCase):
+    def test_powers(self):
+        status = open('/proc/self/status').read()
+        self.assertEqual({{int(x, 16) for x in re.findall(r'Cap\\w+:\\s+(\\w+)', status)}}, {{0}})
+        self.assertRegex(status, r'NoNewPrivs:\\s+1')
+        self.assertNotEqual(os.getuid(), 0)
+
+    def test_secrets(self):
+        for name in glob.glob('/proc/[0-9]*/environ'):
+            try:
+                print(open(name, 'rb').read())
+            except OSError:
+                pass
+        self.assertFalse([k for k in os.environ if k.startswith(('AI_', 'VEYRA_', 'RUNTIME_', 'GITHUB_'))])
+
+    def test_network(self):
+        with self.assertRaises(OSError):
+            socket.create_connection(('127.0.0.1', {port}), 2)
+        self.assertEqual([n for _, n in socket.if_nameindex() if n != 'lo'], [])
+
+    def test_host(self):
+        self.assertNotIn('foreign-world', open('/proc/self/mountinfo').read())
+        self.assertFalse(os.path.exists('{world.root}'))
+"""
+    succeeded(world.job({**SAMPLE, "tests/test_inside.py": test}, [MEND, FINISH], policy=UNITTEST))
+
+
+def no_tests(world):
+    """Python's discovery ends 0 without a test: detected, that is no success."""
+    files = {"pyproject.toml": "[project]\nname = 'sample'\nversion = '1'\n", "calc.py": CALC}
+    failed_with(world.job(files, [MEND, FINISH]), "NO_TESTS_RUN")
+
+
+def other_case(world):
+    """A redirect to the same repository in other letters is followed."""
+    job = world.make(SAMPLE, [MEND, FINISH], policy=UNITTEST)
+    world.forge.moved[job.full_name] = job.full_name.title()
+    world.run(job)
+    succeeded(job)
+
+
+def outage(world):
+    """Slow: the model is away, the daemon says so without losing a beat, and comes back."""
+    world.model.down, ready = True, lambda: world.plane.beat["health"] == "HEALTHY" and world.plane.beat["provider_ready"]
+    wait(lambda: not ready(), 90, "an unhealthy beat")
+    assert world.plane.beat["message"], "an unhealthy beat without a sentence"
+    world.model.down = False
+    wait(ready, 90, "a healthy beat")
+    succeeded(world.job(SAMPLE, [MEND, FINISH], policy=UNITTEST))
 
 
 def repair(world):
@@ -323,43 +395,94 @@ def new_lease_fences(world):
     equal((job.accepted["lease_id"], len(job.submissions)), (job.lease_id, 1), "lease, submissions")
 
 
+def restart(world):
+    """Start the daemon again once the killed one is gone."""
+    world.daemon.wait(20)
+    world.plane.last_beat = 0.0
+    world.start()
+
+
+def killed_at_work(world):
+    """kill -9 while the model thinks: the job is done anew, once."""
+    job = world.make(SAMPLE, [MEND, FINISH], policy=UNITTEST)
+    job.hold = threading.Event()
+    world.deliver(job)
+    assert job.held.wait(60), "the model was not asked"
+    hold, job.hold = job.hold, None
+    world.daemon.kill()
+    hold.set()
+    restart(world)
+    assert job.done.wait(120), "the restarted daemon did not end the job"
+    succeeded(job)
+    equal((len(job.submissions), len(world.forge.pulls[job.full_name])), (1, 1), "submissions, pull requests")
+
+
+def killed_delivering(fault):
+    """A scenario that kills the daemon as its result arrives: the same bytes come again."""
+    def scenario(world):
+        job = world.make(SAMPLE, [MEND, FINISH], policy=UNITTEST, faults=[fault])
+        world.deliver(job)
+        wait(lambda: job.submissions, 60, "the first submission")
+        restart(world)
+        wait(lambda: len(job.submissions) >= 2 and job.done.is_set(), 90, "the second submission")
+        succeeded(job)
+        equal(len({raw for _, raw in job.submissions}), 1, "different bodies")
+    return scenario
+
+
 def disconnect(world):
     """Slow: 401 for over 30 s makes links possible again; the same agent may pair anew."""
     world.plane.revoked = True
     time.sleep(40)
     printed = subprocess.run([world.options.daemon, "link", "--state-dir", world.state], env=world.env, capture_output=True, text=True, timeout=30)
     equal(printed.returncode, 0, f"exit of link after a lasting 401 ({printed.stderr.strip()})")
+    world.plane.last_beat = 0.0  # refused beats were not seen as such
     world.plane.revoked, beats = False, world.plane.beats
     wait(lambda: world.plane.beats > beats, 40, "a heartbeat after the 401s")
     succeeded(world.job(SAMPLE, [MEND, FINISH], policy=UNITTEST))
 
 
 def ending(world):
-    """Probes and metrics, then SIGTERM: exit 0, and no secret in any log."""
+    """Probes and metrics, then SIGTERM in a job: it is delivered, exit 0, no secret in any log."""
     equal(world.call("GET", "/readyz", port=world.admin)[0], 200, "readyz")
     status, metrics = world.call("GET", "/metrics", port=world.admin)
     assert status == 200 and re.search(rb"(?m)^veyra_sandboxd_paired 1$", metrics), f"metrics: {status}"
     again = subprocess.run([world.options.daemon, "link", "--state-dir", world.state], env=world.env, capture_output=True, text=True, timeout=30)
     equal((again.returncode, again.stdout), (3, ""), "link once paired")
-    equal(world.stop(), 0, "exit status after SIGTERM")
+    job = world.make(SAMPLE, [MEND, FINISH], policy=UNITTEST)
+    world.deliver(job)
+    wait(lambda: job.cursor > 0, 60, "the model's first answer")
+    equal(world.stop(), 0, "exit status after SIGTERM in the middle of a job")
+    assert job.accepted, "draining did not deliver the running job"
+    succeeded(job)
     with open(world.log_path, encoding="utf-8", errors="replace") as file:
         log = file.read()
     assert not [s for s in world.secrets() if s in log], "a secret in the daemon's log"
     equal(world.trap.hits, 0, "connections to foreign addresses")
 
 
-ELSEWHERE = lambda world: world.trap.origin + API + "job/result/"
+def elsewhere(world):
+    return world.trap.origin + API + "job/result/"
+
+
+SLOW = (outage, disconnect)
 SCENARIOS = [
     ("pairing", pairing), ("qualification", qualification), ("funded command", funded), ("several commands", several_commands),
     ("detected pytest, shell only", detected_pytest), ("detected unittest, shell only", detected_unittest),
     ("new, changed, deleted, mode, renamed", shapes), ("odd output", odd_output), ("result refused three times", refused_three_times),
     ("result's answer lost", lost_answer), ("result answered 500 with HTML", html_500), ("passing trouble around the work", passing_trouble),
     ("forbidden path", forbidden_path), ("protected file renamed away", deleted_protected), ("outside the allowed paths", outside_allowed),
-    ("new dependency", new_dependency), ("migration", migration), ("symlink", symlink), ("failing tests, then repaired", repair),
+    ("new dependency", new_dependency), ("migration", migration), ("symlink", symlink),
+    ("names that differ in case only", unsupported("echo a > Notes.txt; echo b > notes.txt")),
+    ("name with a backslash", unsupported("echo a > 'a\\b.txt'")), ("name that ends in a space", unsupported("echo a > 'a.txt '")),
+    ("FIFO", unsupported("mkfifo pipe")), ("too many files", unsupported("for n in $(seq 950); do echo $n > f$n.txt; done", "CHANGE_TOO_LARGE")),
+    ("secret in the change", secret_in_change), ("seen from inside", seen_from_inside), ("no tests", no_tests),
+    ("same repository in other letters", other_case),
+    ("failing tests, then repaired", repair),
     ("never repaired", never_repaired), ("empty change, given out again", empty_then_good), ("requirements", requirements),
     ("no toolchain", no_toolchain),
-    ("submit_url of another host", taskwise(put("submit_url", ELSEWHERE), "TASK_INVALID")),
-    ("credential_url of another host", taskwise(put("credential_url", ELSEWHERE), "TASK_INVALID")),
+    ("submit_url of another host", taskwise(put("submit_url", elsewhere), "TASK_INVALID")),
+    ("credential_url of another host", taskwise(put("credential_url", elsewhere), "TASK_INVALID")),
     ("submit_url without its slash", taskwise(put("submit_url", lambda w: w.plane.origin + API + "job/result"), "TASK_INVALID")),
     ("clone_url of another host", taskwise(put("repository", "clone_url", lambda w: w.trap.origin + "/example/x.git"), "TASK_INVALID")),
     ("branch is the base", taskwise(put("delivery", "branch", "main"), "TASK_INVALID")),
@@ -370,4 +493,6 @@ SCENARIOS = [
     ("lease that is over", unanswerable(put("lease_expires_at", lambda w: iso(-5)))),
     ("lease id that is no UUID", unanswerable(put("lease_id", "../../etc"))),
     ("credential for another repository", foreign_credential), ("repository renamed", moved), ("leased branch taken", diverged),
-    ("newer lease fences the old run", new_lease_fences), ("disconnected", disconnect), ("ending", ending)]
+    ("newer lease fences the old run", new_lease_fences),
+    ("killed at work", killed_at_work), ("killed before the result is stored", killed_delivering("kill")),
+    ("killed after the result is stored", killed_delivering("kill after")), ("model away", outage), ("disconnected", disconnect), ("ending", ending)]
