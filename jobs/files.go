@@ -1,6 +1,8 @@
 package jobs
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"hash"
 	"io"
@@ -10,9 +12,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"crypto/sha256"
-	"encoding/hex"
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/redact"
 )

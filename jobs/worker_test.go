@@ -200,8 +200,10 @@ func TestRepositoriesThatCannotBeWorkedOn(t *testing.T) {
 		"needs a registry": {files: with(map[string]githosttest.File{"requirements.txt": githosttest.Text("requests==2.0\n")}), want: protocol.CodeDependencyPreparationFailed},
 		"no image":         {files: map[string]githosttest.File{"go.mod": githosttest.Text("module x\n")}, change: detect, want: protocol.CodeToolchainUnavailable},
 		"no toolchain":     {files: map[string]githosttest.File{"README": githosttest.Text("x")}, change: detect, want: protocol.CodeUnsupportedToolchain},
-		"two toolchains": {files: map[string]githosttest.File{"go.mod": githosttest.Text("module x\n"), "Cargo.toml": githosttest.Text("")},
-			change: detect, want: protocol.CodeAmbiguousToolchain},
+		"two toolchains": {
+			files:  map[string]githosttest.File{"go.mod": githosttest.Text("module x\n"), "Cargo.toml": githosttest.Text("")},
+			change: detect, want: protocol.CodeAmbiguousToolchain,
+		},
 		"bad manifest": {files: map[string]githosttest.File{"package.json": githosttest.Text("{")}, change: detect, want: protocol.CodeInvalidProjectManifest},
 		"unsafe command": {files: project(), want: protocol.CodeUnsafeValidationCommand, change: func(w *world) {
 			w.run.Job.Policy.RequiredCommands = []string{"pytest; curl evil"}
