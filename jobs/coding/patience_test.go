@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/veyra-labs/veyra-sandboxd/jobs/coding"
 	"github.com/veyra-labs/veyra-sandboxd/provider"
 	"github.com/veyra-labs/veyra-sandboxd/provider/providertest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -72,5 +73,19 @@ func TestNearestLinesAreRedacted(t *testing.T) {
 	}
 	if seen := s.model.Requests()[1].Results[0]; strings.Contains(seen, "hunter2") || strings.Contains(seen, "\x1b") || !strings.Contains(seen, "password") {
 		t.Errorf("the model saw %q", seen)
+	}
+}
+
+// TestRepairShowsTheEndOfTheOutput: what failed stands at the end of a long
+// output, behind everything that a noisy test printed.
+func TestRepairShowsTheEndOfTheOutput(t *testing.T) {
+	s := newSetup(t, providertest.Steps(providertest.Step{Finish: "x"}))
+	s.brief.Feedback = &coding.Feedback{Round: 1, Why: "The tests failed.", Output: "$ test\n" + strings.Repeat("noise\x1b[0m\n", 50_000) + "AssertionError: the reason"}
+	if _, err := s.run(t); err != nil {
+		t.Fatal(err)
+	}
+	user := s.model.Requests()[0].User
+	if !strings.Contains(user, "AssertionError: the reason") || !strings.Contains(user, "$ test") || strings.Contains(user, "\x1b") || len(user) > 20_000 {
+		t.Errorf("the prompt of %d bytes lacks the end of the output", len(user))
 	}
 }

@@ -55,7 +55,7 @@ func list(p *strings.Builder, heading string, lines []string) {
 func feedback(p *strings.Builder, f Feedback) {
 	fmt.Fprintf(p, "This is repair %d. The workspace holds the last change. %s\n", f.Round, f.Why)
 	if f.Output != "" {
-		block(p, "output of the last round", f.Output, maxObservation+1000)
+		block(p, "output of the last round", Observe(f.Output), maxObservation+1000)
 	}
 }
 

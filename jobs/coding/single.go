@@ -94,7 +94,7 @@ func singlePrompt(b SingleBrief) string {
 	}
 	fmt.Fprintf(&p, "Replace the file %s, whose path is %q. It is judged by: %s\n", targetID, b.Target, Observe(b.TestCommand))
 	if b.Feedback != "" {
-		block(&p, "why the last answer did not do", b.Feedback, maxObservation+1000)
+		block(&p, "why the last answer did not do", Observe(b.Feedback), maxObservation+1000)
 	}
 	return p.String()
 }
