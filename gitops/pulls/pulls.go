@@ -171,13 +171,22 @@ func (c *Client) Get(ctx context.Context, number int64) (PullRequest, error) {
 func (c *Client) Settle(ctx context.Context, number int64, d Draft, changed []gitops.ChangedPath) (PullRequest, []File, error) {
 	for try := 0; ; try++ {
 		p, files, err := c.settled(ctx, number, d, changed)
-		if err == nil || try == len(pauses) || !errors.Is(err, ErrMismatch) && !errors.Is(err, ErrUnreachable) {
+		if err == nil || try == len(pauses) || !mayStillCome(err) {
 			return p, files, err
 		}
 		if err := c.cfg.Sleep(ctx, max(pauses[try], RetryAfter(err))); err != nil {
 			return PullRequest{}, nil, err
 		}
 	}
+}
+
+// mayStillCome: a host shows things late, and one that opened a pull request a
+// moment ago may not find it yet. A credential that is refused for good is still
+// refused after the minute.
+func mayStillCome(err error) bool {
+	var e *Error
+	return errors.Is(err, ErrMismatch) || errors.Is(err, ErrUnreachable) ||
+		errors.As(err, &e) && e.Status == http.StatusNotFound
 }
 
 func (c *Client) settled(ctx context.Context, number int64, d Draft, changed []gitops.ChangedPath) (PullRequest, []File, error) {

@@ -263,6 +263,21 @@ func TestLaggingHostIsWaitedFor(t *testing.T) {
 	}
 }
 
+// A host's reading half may not know yet what its writing half has just said.
+func TestPullRequestNotThereYetIsWaitedFor(t *testing.T) {
+	f := newFixture(t)
+	c := f.client(t, nil)
+	p, err := c.Open(t.Context(), f.draft)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.host.Fault = hit(http.MethodGet, 0, githosttest.Status(404, `{"message":"Not Found"}`))
+	f.during = func() { f.host.Fault = nil }
+	if _, _, err := c.Settle(t.Context(), p.Number, f.draft, changed); err != nil || len(f.slept) != 1 {
+		t.Errorf("slept %v, %v", f.slept, err)
+	}
+}
+
 func TestWhatNeverMatchesEndsAfterAMinute(t *testing.T) {
 	spoil := map[string]func(*fixture, *pulls.Draft) []gitops.ChangedPath{
 		"head moved": func(f *fixture, d *pulls.Draft) []gitops.ChangedPath {
