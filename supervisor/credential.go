@@ -33,15 +33,20 @@ const (
 // credentialer asks for repository access; controlplane.Client is the real one.
 type credentialer interface {
 	JobCredential(ctx context.Context, r protocol.CredentialRequest) controlplane.Answer[protocol.Credential]
+	VerificationCredential(ctx context.Context, r protocol.VerifierCredentialRequest) controlplane.Answer[protocol.Credential]
 }
 
 // credentials is jobs.Credentials for one run. The token lives in memory only
 // and goes with the run.
 type credentials struct {
-	job    protocol.Job
-	lease  *lease
-	client func() credentialer // nil while there is no binding
-	clock  *clock
+	repository string // full name
+	lease      *lease
+	client     func() credentialer // nil while there is no binding
+	clock      *clock
+	// request asks as the role does, and judge says what is wrong with the
+	// access that was given, or "".
+	request func(ctx context.Context, from credentialer) controlplane.Answer[protocol.Credential]
+	judge   func(given protocol.Credential) string
 	// secret is told of each new token, before anybody else sees it.
 	secret func(string)
 
@@ -52,6 +57,44 @@ type credentials struct {
 }
 
 var _ jobs.Credentials = (*credentials)(nil)
+
+// jobCredentials are those of a worker: they must reach as far as a push.
+func (s *Supervisor) jobCredentials(r protocol.Repository, l *lease) *credentials {
+	c := s.credentials(r, l)
+	c.judge = unfitForJob
+	c.request = func(ctx context.Context, from credentialer) controlplane.Answer[protocol.Credential] {
+		return from.JobCredential(ctx, protocol.CredentialRequest{
+			AssignmentID: protocol.AssignmentID(l.key.ID), LeaseToken: l.newest(),
+		})
+	}
+	return c
+}
+
+// readCredentials are those of a verifier: what can write is refused before
+// anything is fetched with it (protocol section 7, step 1).
+func (s *Supervisor) readCredentials(r protocol.Repository, l *lease) *credentials {
+	c := s.credentials(r, l)
+	c.judge = unfitForVerification
+	c.request = func(ctx context.Context, from credentialer) controlplane.Answer[protocol.Credential] {
+		return from.VerificationCredential(ctx, protocol.VerifierCredentialRequest{
+			VerificationID: protocol.AssignmentID(l.key.ID), LeaseToken: l.newest(),
+		})
+	}
+	return c
+}
+
+func (s *Supervisor) credentials(r protocol.Repository, l *lease) *credentials {
+	return &credentials{
+		repository: r.FullName, lease: l, clock: s.clock,
+		client: func() credentialer {
+			if c := s.client.Load(); c != nil {
+				return c
+			}
+			return nil
+		},
+		secret: s.keepSecret,
+	}
+}
 
 // Credential returns a token for the run's repository (see jobs.Credentials).
 // While it is refused or not answered it asks again with growing pauses, as
@@ -106,9 +149,7 @@ func (c *credentials) once(ctx context.Context) (controlplane.Answer[protocol.Cr
 	if client == nil {
 		return controlplane.Answer[protocol.Credential]{}, jobs.ErrLeaseLost
 	}
-	answer := client.JobCredential(ctx, protocol.CredentialRequest{
-		AssignmentID: protocol.AssignmentID(c.lease.key.ID), LeaseToken: c.lease.newest(),
-	})
+	answer := c.request(ctx, client)
 	if answer.Status == 401 {
 		// The owner disconnected this runtime: nothing is pushed from now on.
 		return answer, jobs.ErrLeaseLost
@@ -120,6 +161,9 @@ func (c *credentials) once(ctx context.Context) (controlplane.Answer[protocol.Cr
 // D13).
 func (c *credentials) keep(given protocol.Credential) (protocol.RepoToken, error) {
 	c.secret(string(given.Token))
+	if why := c.judge(given); why != "" {
+		return "", refusedCredential(why)
+	}
 	expires, err := time.Parse(time.RFC3339, given.ExpiresAt)
 	if err != nil {
 		return "", refusedCredential("its end can't be read")
@@ -127,14 +171,12 @@ func (c *credentials) keep(given protocol.Credential) (protocol.RepoToken, error
 	token := string(given.Token)
 	local := c.clock.local(expires)
 	switch {
-	case !strings.EqualFold(given.Repository, c.job.Repository.FullName):
+	case !strings.EqualFold(given.Repository, c.repository):
 		return "", refusedCredential("it is for another repository")
 	case len(token) < protocol.MinRepoToken || len(token) > maxRepoToken || !headerText(token):
 		return "", refusedCredential("the token is malformed")
 	case !time.Now().Before(local):
 		return "", refusedCredential("it has expired")
-	case !mayWrite(given.Permissions):
-		return "", refusedCredential("its permissions do not fit a job")
 	}
 	c.token, c.expires, c.asked = given.Token, local, time.Now()
 	return c.token, nil
@@ -144,18 +186,39 @@ func refusedCredential(why string) error {
 	return fmt.Errorf("repository credential: %s: %w", why, jobs.ErrCredentialRefused)
 }
 
-// mayWrite wants to push and to open a pull request, and nothing that reaches
+// unfitForJob wants to push and to open a pull request, and nothing that reaches
 // beyond the repository's content. An empty list says nothing.
-func mayWrite(permissions map[string]string) bool {
+func unfitForJob(given protocol.Credential) string {
+	const unfit = "its permissions do not fit a job"
+	permissions := given.Permissions
 	if len(permissions) == 0 {
-		return true
+		return ""
 	}
 	for _, name := range []string{"contents", "pull_requests"} {
-		if given, listed := permissions[name]; listed && given != "write" {
-			return false
+		if level, listed := permissions[name]; listed && level != "write" {
+			return unfit
 		}
 	}
-	return permissions["contents"] == "write" && permissions["administration"] == ""
+	if permissions["contents"] != "write" || permissions["administration"] != "" {
+		return unfit
+	}
+	return ""
+}
+
+// unfitForVerification wants a token that says that it can only read.
+func unfitForVerification(given protocol.Credential) string {
+	switch {
+	case given.WriteAccess != nil && *given.WriteAccess:
+		return "it has write access"
+	case given.WriteAccess == nil && len(given.Permissions) == 0:
+		return "it does not say that it can only read"
+	}
+	for _, level := range given.Permissions {
+		if level != "read" && level != "none" {
+			return "a permission of it is more than to read"
+		}
+	}
+	return ""
 }
 
 // backoff is the pause after the n-th failed try, from 0: from one second,

@@ -36,9 +36,9 @@ type dispatcher struct {
 	current *run
 	// resume holds what recovery found, the oldest first.
 	resume []resumable
-	// waiting is a job that was left unanswered because this host is not ready;
+	// waiting is a task that was left unanswered because this host is not ready;
 	// UNHEALTHY beats bring no task, so it would not come again. nil: none.
-	waiting *waitingJob
+	waiting *waitingTask
 	// unanswered is a delivery whose qualification waits in the same way.
 	unanswered *delivery
 	// stored is when each lease's token was last put on the disk.
@@ -81,11 +81,11 @@ func (d *dispatcher) run(ctx context.Context) {
 	}
 }
 
-// waitingJob is a job that may still be started or refused.
-type waitingJob struct {
+// waitingTask is one that may still be started or refused.
+type waitingTask struct {
 	lease *lease
 	v     delivery
-	task  protocol.JobTask
+	task  assigned
 }
 
 // reconsider looks again at a task that waits.
@@ -100,7 +100,7 @@ func (d *dispatcher) reconsider(ctx context.Context) {
 	case w.lease.left() <= 0 || w.lease.ctx.Err() != nil:
 		d.waiting = nil
 	default:
-		d.decide(ctx, w.lease, w.v, w.task, nil)
+		d.decide(ctx, w.lease, w.v, w.task)
 	}
 }
 
@@ -116,44 +116,58 @@ func (d *dispatcher) once(key, sentence string, args ...any) {
 	d.s.log.Warn(sentence, args...)
 }
 
-// take judges one delivery. A task that is missing from it is not cancelled.
+// take judges one delivery: a worker takes qualifications and jobs only, a
+// verifier verifications only, whatever is delivered. A task that is missing from
+// it is not cancelled.
 func (d *dispatcher) take(ctx context.Context, v delivery) {
-	if d.s.config.Role != protocol.RoleWorker {
-		return
-	}
-	if protocol.Present(v.reply.VerificationTask) {
-		d.once("role:verification", "a verification was delivered to a worker and is ignored")
-	}
-	switch {
-	case protocol.Present(v.reply.QualificationTask):
-		d.qualification(ctx, v)
-	case protocol.Present(v.reply.JobTask):
-		d.job(ctx, v)
+	switch d.s.config.Role {
+	case protocol.RoleWorker:
+		d.ignore(v.reply.VerificationTask, journal.KindVerification)
+		switch {
+		case protocol.Present(v.reply.QualificationTask):
+			d.qualification(ctx, v)
+		case protocol.Present(v.reply.JobTask):
+			d.assignment(ctx, v, journal.KindJob, v.reply.JobTask)
+		}
+	case protocol.RoleVerifier:
+		d.ignore(v.reply.QualificationTask, journal.KindQualification)
+		d.ignore(v.reply.JobTask, journal.KindJob)
+		if protocol.Present(v.reply.VerificationTask) {
+			d.assignment(ctx, v, journal.KindVerification, v.reply.VerificationTask)
+		}
 	}
 }
 
-// job judges a delivered job: known, newer, refused or started.
-func (d *dispatcher) job(ctx context.Context, v delivery) {
-	task, err := protocol.DecodeJobTask(v.reply.JobTask)
-	held, unleased := task.Lease()
+// ignore notes a task of the other role.
+func (d *dispatcher) ignore(raw json.RawMessage, kind string) {
+	if protocol.Present(raw) {
+		d.once("role:"+kind, "a task of the other role was delivered and is ignored", "kind", kind, "role", d.s.config.Role)
+	}
+}
+
+// assignment judges a delivered job or verification: known, newer, refused or
+// started.
+func (d *dispatcher) assignment(ctx context.Context, v delivery, kind string, raw json.RawMessage) {
+	task, unleased := d.s.readAssigned(kind, raw)
 	if unleased != nil {
-		d.s.note("A job without valid ids was delivered and cannot be answered.")
-		d.once("ids", "a job without valid ids was delivered and cannot be answered", "error", unleased)
+		d.s.note("A " + kind + " without valid ids was delivered and cannot be answered.")
+		d.once("ids", "a task without valid ids was delivered and cannot be answered", "kind", kind, "error", unleased)
 		return
 	}
-	key := runKey{Kind: journal.KindJob, ID: string(held.Assignment), Lease: string(held.ID)}
-	if d.known(ctx, key, v.reply.JobTask, task.LeaseToken, nil) || d.busy(key) {
+	held := task.lease
+	key := runKey{Kind: kind, ID: string(held.Assignment), Lease: string(held.ID)}
+	if d.known(ctx, key, raw, held.Token, nil) || d.busy(key) {
 		return
 	}
 	end := d.s.clock.local(held.Ends)
 	if !end.After(time.Now()) {
-		d.once("over:"+key.Lease, "a job whose lease is over was delivered and is not started", "assignment", key.ID)
+		d.once("over:"+key.Lease, "a task whose lease is over was delivered and is not started", "kind", kind, "assignment", key.ID)
 		return
 	}
-	d.decide(ctx, d.leaseOf(key, task.LeaseToken, end), v, task, err)
+	d.decide(ctx, d.leaseOf(key, held.Token, end), v, task)
 }
 
-// leaseOf is the lease of a new job, or of one that waits already.
+// leaseOf is the lease of a new run, or of one that waits already.
 func (d *dispatcher) leaseOf(key runKey, token protocol.LeaseToken, end time.Time) *lease {
 	if w := d.waiting; w != nil {
 		if w.lease.key == key {
@@ -166,23 +180,20 @@ func (d *dispatcher) leaseOf(key runKey, token protocol.LeaseToken, end time.Tim
 	return d.s.newLease(key, token, end)
 }
 
-// decide starts a new job, refuses it, or leaves it unanswered for a while.
-func (d *dispatcher) decide(ctx context.Context, l *lease, v delivery, task protocol.JobTask, broken error) {
-	l.digest = contentDigest(v.reply.JobTask)
-	job, err := d.s.validate(task, v.bound.Origin)
-	if broken != nil {
-		err = broken
-	}
+// decide starts a new task, refuses it, or leaves it unanswered for a while.
+func (d *dispatcher) decide(ctx context.Context, l *lease, v delivery, task assigned) {
+	l.digest = contentDigest(task.raw)
+	work, err := task.prepare(v.bound.Origin)
 	if err != nil {
-		d.begin(ctx, l, task, v.reply.JobTask, func(r *run, _ time.Time) {
+		d.begin(ctx, l, task, func(r *run, _ time.Time) {
 			r.log.Warn("the task is invalid", "error", err)
-			d.s.refuse(r, protocol.CodeTaskInvalid, err.Error())
+			task.refuse(r, protocol.CodeTaskInvalid, err.Error())
 		})
 		return
 	}
 	if l.left() < leastLease {
-		d.begin(ctx, l, task, v.reply.JobTask, func(r *run, _ time.Time) {
-			d.s.refuse(r, protocol.CodeLeaseTooShort, fmt.Sprintf("%s were left of the lease.", l.left().Round(time.Second)))
+		d.begin(ctx, l, task, func(r *run, _ time.Time) {
+			task.refuse(r, protocol.CodeLeaseTooShort, fmt.Sprintf("%s were left of the lease.", l.left().Round(time.Second)))
 		})
 		return
 	}
@@ -190,34 +201,22 @@ func (d *dispatcher) decide(ctx context.Context, l *lease, v delivery, task prot
 		d.wait(ctx, l, v, task, code, why)
 		return
 	}
-	d.begin(ctx, l, task, v.reply.JobTask, func(r *run, accepted time.Time) {
-		d.s.executeJob(l.ctx, r, job, accepted)
-	})
-}
-
-// validate makes a job of a task that came from origin, for the git host that
-// this runtime dials.
-func (s *Supervisor) validate(task protocol.JobTask, origin protocol.Origin) (protocol.Job, error) {
-	job, err := task.Validate(origin, time.Now().Add(s.clock.known()))
-	if err == nil && s.config.Git != (protocol.Origin{}) {
-		err = job.Repository.CheckClone(s.config.Git)
-	}
-	return job, err
+	d.begin(ctx, l, task, func(r *run, accepted time.Time) { work(l.ctx, r, accepted) })
 }
 
 // wait leaves a task unanswered while this host may still become ready in time.
-// Answering at once would burn the job's four attempts within seconds.
-func (d *dispatcher) wait(ctx context.Context, l *lease, v delivery, task protocol.JobTask, code protocol.Code, why string) {
-	d.waiting = &waitingJob{l, v, task}
-	if l.left() > lastMoment(task.Policy.MaximumExecutionMinutes) {
-		d.s.note("A job waits: " + why)
-		d.once("wait:"+l.key.Lease+why, "a job was delivered and waits", "assignment", l.key.ID, "why", why)
+// Answering at once would burn a job's four attempts within seconds.
+func (d *dispatcher) wait(ctx context.Context, l *lease, v delivery, task assigned, code protocol.Code, why string) {
+	d.waiting = &waitingTask{l, v, task}
+	if l.left() > lastMoment(task.minutes) {
+		d.s.note("A " + task.kind + " waits: " + why)
+		d.once("wait:"+l.key.Lease+why, "a task was delivered and waits", "kind", task.kind, "assignment", l.key.ID, "why", why)
 		return
 	}
-	d.begin(ctx, l, task, v.reply.JobTask, func(r *run, _ time.Time) { d.s.refuse(r, code, why) })
+	d.begin(ctx, l, task, func(r *run, _ time.Time) { task.refuse(r, code, why) })
 }
 
-// lastMoment is what must be left of a lease for a job to be started at all: a
+// lastMoment is what must be left of a lease for a task to be started at all: a
 // quarter of its minutes, not under leastLease.
 func lastMoment(minutes int64) time.Duration {
 	minutes = min(max(minutes, 0), protocol.MaxMinutes)
@@ -276,14 +275,14 @@ func (d *dispatcher) busy(key runKey) bool {
 }
 
 // begin records a task as accepted, before anything else, and starts its run.
-func (d *dispatcher) begin(ctx context.Context, l *lease, task protocol.JobTask, raw json.RawMessage, work func(*run, time.Time)) {
-	accepted, err := d.s.accept(ctx, l, raw)
+func (d *dispatcher) begin(ctx context.Context, l *lease, task assigned, work func(*run, time.Time)) {
+	accepted, err := d.s.accept(ctx, l, task.raw)
 	if err != nil {
-		d.s.note("A job could not be written to the journal.")
-		d.once("accept", "a job could not be written to the journal and is not started", "error", err)
+		d.s.note("A " + task.kind + " could not be written to the journal.")
+		d.once("accept", "a task could not be written to the journal and is not started", "kind", task.kind, "error", err)
 		return
 	}
-	d.start(d.s.newRun(l, task.JobID), func(r *run) { work(r, accepted) })
+	d.start(d.s.newRun(l, task.lease.JobID), func(r *run) { work(r, accepted) })
 }
 
 // accept writes a task into the journal, or a newer token and end of one that is
@@ -349,7 +348,7 @@ func (d *dispatcher) qualification(ctx context.Context, v delivery) {
 	d.start(d.s.newRun(l, 0), func(r *run) { d.s.executeQualification(l.ctx, r, q) })
 }
 
-// watchLease ends a job whose lease is over, and measures what is left.
+// watchLease ends a run whose lease is over; a qualification's may move, and measures what is left.
 func (d *dispatcher) watchLease() {
 	if d.current == nil {
 		d.s.parts.Metrics.Lease(0, false)
@@ -357,7 +356,7 @@ func (d *dispatcher) watchLease() {
 	}
 	left := d.current.lease.left()
 	d.s.parts.Metrics.Lease(left, true)
-	if left <= 0 && d.current.key.Kind == journal.KindJob {
+	if left <= 0 && d.current.key.Kind != journal.KindQualification {
 		d.current.lease.lose(errLeaseOver)
 	}
 }

@@ -16,6 +16,7 @@ import (
 type submitter interface {
 	SubmitJobResult(ctx context.Context, r protocol.JobResultRequest) controlplane.Answer[protocol.JobResultReply]
 	SubmitQualification(ctx context.Context, r protocol.QualificationSubmission) controlplane.Answer[protocol.QualificationReply]
+	SubmitVerificationResult(ctx context.Context, r protocol.VerificationResultRequest) controlplane.Answer[protocol.VerificationResultReply]
 }
 
 // verdict is what one send came to.
@@ -125,7 +126,7 @@ func (o *outbox) deliver(e *entry) {
 	ctx := e.lease.ctx
 	for try := 0; ctx.Err() == nil; try++ {
 		if e.over() {
-			o.abandon(e, o.expired(e))
+			o.expire(e)
 			return
 		}
 		v := o.send(ctx, e)
@@ -161,11 +162,33 @@ func (e *entry) over() bool {
 	return e.lease.left() <= 0
 }
 
-func (o *outbox) expired(e *entry) string {
-	if o.s.parts.Pairing.State() == Revoked {
-		return string(protocol.CodeRevoked)
+// expire ends a result that can't be taken any more. A verdict that may have
+// been is told apart: after the lease not even the same one is answered (protocol
+// section 7, step 4).
+func (o *outbox) expire(e *entry) {
+	switch {
+	case e.lease.key.Kind == journal.KindVerification && e.unknown:
+		o.unanswered(e)
+	case o.s.parts.Pairing.State() == Revoked:
+		o.abandon(e, string(protocol.CodeRevoked))
+	default:
+		o.abandon(e, string(protocol.CodeLeaseLost))
 	}
-	return string(protocol.CodeLeaseLost)
+}
+
+// sentUnanswered is what status says of a verdict without an answer.
+const sentUnanswered = "A verdict was sent, but no answer came before its lease ended: it is kept as delivered, unknown."
+
+func (o *outbox) unanswered(e *entry) {
+	key := e.lease.key
+	o.s.log.Warn("a verdict was not answered before its lease ended", "assignment", key.ID, "lease", key.Lease,
+		"sends", e.sends, "last_answer", e.said)
+	o.s.note(sentUnanswered)
+	o.s.board.showReview(protocol.AssignmentID(key.ID), protocol.VerificationSubmitted, protocol.VerificationSubmitting,
+		"The verdict was sent and not answered before the lease ended")
+	if err := o.s.parts.Journal.DeliverUnknown(context.Background(), key); err != nil {
+		o.s.log.Error("the end of a run could not be journaled", "error", err)
+	}
 }
 
 // wait is the pause before the next send: growing, as the answer asks, and not
@@ -209,17 +232,27 @@ func (o *outbox) send(ctx context.Context, e *entry) verdict {
 }
 
 func (o *outbox) call(ctx context.Context, client submitter, e *entry) verdict {
-	if e.lease.key.Kind == journal.KindJob {
-		a := client.SubmitJobResult(ctx, protocol.JobResultRequest{
-			AssignmentID: protocol.AssignmentID(e.lease.key.ID), LeaseToken: e.lease.newest(),
-			Evidence: e.sealed.body, EvidenceHash: e.sealed.hash, Signature: e.sealed.signature,
+	switch e.lease.key.Kind {
+	case journal.KindQualification:
+		return o.callQualification(ctx, client, e)
+	case journal.KindVerification:
+		a := client.SubmitVerificationResult(ctx, protocol.VerificationResultRequest{
+			VerificationID: protocol.AssignmentID(e.lease.key.ID), LeaseToken: e.lease.newest(),
+			Report: e.sealed.body, Signature: e.sealed.signature,
 		})
 		v := judge(a)
-		v.taken = v.taken && a.Reply.OK && string(a.Reply.AssignmentID) == e.lease.key.ID
+		v.taken = v.taken && a.Reply.OK && string(a.Reply.VerificationID) == e.lease.key.ID
 		v.receipt, _ = json.Marshal(a.Reply)
 		return v
 	}
-	return o.callQualification(ctx, client, e)
+	a := client.SubmitJobResult(ctx, protocol.JobResultRequest{
+		AssignmentID: protocol.AssignmentID(e.lease.key.ID), LeaseToken: e.lease.newest(),
+		Evidence: e.sealed.body, EvidenceHash: e.sealed.hash, Signature: e.sealed.signature,
+	})
+	v := judge(a)
+	v.taken = v.taken && a.Reply.OK && string(a.Reply.AssignmentID) == e.lease.key.ID
+	v.receipt, _ = json.Marshal(a.Reply)
+	return v
 }
 
 func (o *outbox) callQualification(ctx context.Context, client submitter, e *entry) verdict {
@@ -268,9 +301,7 @@ func (o *outbox) taken(ctx context.Context, e *entry, v verdict) {
 			return
 		}
 	}
-	if key.Kind == journal.KindJob {
-		o.s.showDelivered(key, e.sealed)
-	}
+	o.s.showDelivered(key, e.sealed)
 }
 
 func (o *outbox) abandon(e *entry, reason string) {

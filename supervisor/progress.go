@@ -13,7 +13,8 @@ import (
 // board shows what the current run does. Runs write it and beats read it, by
 // one pointer and no lock.
 type board struct {
-	last atomic.Pointer[protocol.JobProgress]
+	last   atomic.Pointer[protocol.JobProgress]
+	review atomic.Pointer[protocol.VerificationProgress]
 }
 
 // read is the progress that the next beat reports.
@@ -22,6 +23,27 @@ func (b *board) read() protocol.JobProgress {
 		return *p
 	}
 	return protocol.JobProgress{}
+}
+
+// readReview is the progress of a verification that the next beat reports.
+func (b *board) readReview() protocol.VerificationProgress {
+	if p := b.review.Load(); p != nil {
+		return *p
+	}
+	return protocol.VerificationProgress{}
+}
+
+// showReview replaces the progress of a verification.
+func (b *board) showReview(
+	id protocol.AssignmentID, status protocol.VerificationStatus, phase protocol.VerificationPhase, message string,
+) {
+	b.review.Store(&protocol.VerificationProgress{
+		VerificationAssignmentID: id,
+		VerificationStatus:       status,
+		VerificationPhase:        phase,
+		VerificationMessage:      oneLine(message, protocol.MaxProgressMessage),
+		VerificationUpdatedAt:    time.Now().UTC().Format(time.RFC3339),
+	})
 }
 
 // show replaces the progress. Texts are cut to what the control plane keeps.
@@ -47,8 +69,24 @@ var _ jobs.Progress = progress{}
 
 // Phase notes that a phase began.
 func (p progress) Phase(phase protocol.Phase, message string) {
-	p.run.phase.Store(&phase)
+	name := string(phase)
+	p.run.phase.Store(&name)
 	if p.run.key.Kind == journal.KindJob {
 		p.board.show(protocol.AssignmentID(p.run.key.ID), p.run.jobID, protocol.JobRunning, phase, message)
 	}
+}
+
+// reviewProgress is jobs.VerificationProgress for one run.
+type reviewProgress struct {
+	board *board
+	run   *run
+}
+
+var _ jobs.VerificationProgress = reviewProgress{}
+
+// Phase notes that a phase began.
+func (p reviewProgress) Phase(phase protocol.VerificationPhase, message string) {
+	name := string(phase)
+	p.run.phase.Store(&name)
+	p.board.showReview(protocol.AssignmentID(p.run.key.ID), protocol.VerificationRunning, phase, message)
 }

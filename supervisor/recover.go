@@ -54,13 +54,28 @@ func (s *Supervisor) recoverOne(ctx context.Context, record journal.Record) (*re
 	l.digest = contentDigest(record.Task)
 	if l.left() <= 0 {
 		s.log.Warn("its lease ran out meanwhile", "assignment", record.ID)
-		return nil, s.parts.Journal.Abandon(ctx, record.Key, string(protocol.CodeLeaseLost))
+		return nil, s.lapse(ctx, record)
 	}
 	s.leases.add(l)
 	if record.Draft != nil || record.Seal == nil {
 		return &resumable{l, record}, nil
 	}
 	return nil, s.recoverResult(ctx, l, record)
+}
+
+// lapse ends a run whose lease ran out while no process lived.
+func (s *Supervisor) lapse(ctx context.Context, record journal.Record) error {
+	if record.Kind == journal.KindVerification && record.Seal != nil {
+		past, err := s.parts.Journal.Answers(ctx, record.Key)
+		if err != nil {
+			return fmt.Errorf("reading answers: %w: %w", err, ErrState)
+		}
+		if holdsUnknown(past) {
+			s.note(sentUnanswered)
+			return s.parts.Journal.DeliverUnknown(ctx, record.Key)
+		}
+	}
+	return s.parts.Journal.Abandon(ctx, record.Key, string(protocol.CodeLeaseLost))
 }
 
 // recoverResult goes on sending what was sealed.
@@ -125,6 +140,8 @@ func resultOf(s signer.Statement) (runKey, string) {
 	switch v := s.(type) {
 	case signer.JobResult:
 		return runKey{Kind: journal.KindJob, ID: string(v.Assignment), Lease: string(v.Lease)}, v.EvidenceHash
+	case signer.Verifier:
+		return runKey{Kind: journal.KindVerification, ID: string(v.ID), Lease: string(v.Lease)}, v.ReportHash
 	case signer.Qualification:
 		// Its statement doesn't name the attempt.
 		return runKey{Kind: journal.KindQualification, ID: string(v.ID)}, v.FilesHash
@@ -158,7 +175,7 @@ func (d *dispatcher) resumeNext(ctx context.Context) {
 		r := d.s.newRun(next.lease, 0)
 		d.s.abandon(r, reasonOf(next.lease.ctx, string(protocol.CodeLeaseLost)))
 	case code != "" && (moves || next.lease.left() > leastLease):
-		d.s.note("An unfinished job waits: " + why)
+		d.s.note("An unfinished " + next.record.Kind + " waits: " + why)
 	default:
 		d.resume = d.resume[1:]
 		d.again(next, b, code, why)
@@ -182,19 +199,19 @@ func (d *dispatcher) again(next resumable, b *binding, code protocol.Code, why s
 		d.qualifyAgain(next, b)
 		return
 	}
-	task, err := protocol.DecodeJobTask(next.record.Task)
-	job, invalid := task.Validate(b.Origin, time.Now().Add(d.s.clock.known()))
+	task, err := d.s.readAssigned(next.record.Kind, next.record.Task)
+	work, invalid := task.prepare(b.Origin)
 	if err == nil {
 		err = invalid
 	}
-	r := d.s.newRun(next.lease, task.JobID)
+	r := d.s.newRun(next.lease, task.lease.JobID)
 	switch {
 	case err != nil:
-		d.start(r, func(r *run) { d.s.refuse(r, protocol.CodeTaskInvalid, err.Error()) })
+		d.start(r, func(r *run) { task.refuse(r, protocol.CodeTaskInvalid, err.Error()) })
 	case code != "":
-		d.start(r, func(r *run) { d.s.refuse(r, code, why) })
+		d.start(r, func(r *run) { task.refuse(r, code, why) })
 	default:
-		d.start(r, func(r *run) { d.s.executeJob(next.lease.ctx, r, job, next.record.Accepted) })
+		d.start(r, func(r *run) { work(next.lease.ctx, r, next.record.Accepted) })
 	}
 }
 

@@ -39,7 +39,7 @@ type run struct {
 	lease   *lease
 	started time.Time
 	log     *slog.Logger
-	phase   atomic.Pointer[protocol.Phase]
+	phase   atomic.Pointer[string] // a Phase or VerificationPhase
 	done    chan struct{}
 }
 
@@ -111,7 +111,7 @@ func (s *Supervisor) workOn(ctx context.Context, r *run, job protocol.Job, accep
 	return s.parts.Worker.Execute(ctx, jobs.Run{
 		Job: job, Configuration: configuration, Accepted: accepted, Started: r.started,
 		Deadline: deadline, Dir: dir,
-		Credentials: s.credentials(job, r.lease),
+		Credentials: s.jobCredentials(job.Repository, r.lease),
 		Checkpoints: s.checkpoints(r), Progress: progress{s.board, r}, Ledger: openSpending(s.checkpoints(r)),
 	})
 }
@@ -124,19 +124,6 @@ func (s *Supervisor) checkpoints(r *run) checkpoints {
 func (s *Supervisor) keepSecret(secret string) {
 	// ErrShort is the only error: too short to be looked for.
 	_ = s.parts.Secrets.Add(secret)
-}
-
-func (s *Supervisor) credentials(job protocol.Job, l *lease) *credentials {
-	return &credentials{
-		job: job, lease: l, clock: s.clock,
-		client: func() credentialer {
-			if c := s.client.Load(); c != nil {
-				return c
-			}
-			return nil
-		},
-		secret: s.keepSecret,
-	}
 }
 
 // executeQualification works on a qualification and seals what came out.
@@ -206,8 +193,12 @@ func (s *Supervisor) abandon(r *run, reason string) {
 		r.log.Error("the end of the run could not be stored", "error", err)
 	}
 	s.leases.remove(r.key)
-	if r.key.Kind == journal.KindJob {
-		s.board.show(protocol.AssignmentID(r.key.ID), r.jobID, protocol.JobFailed, protocol.PhaseFailed, "Not submitted: "+reason)
+	id := protocol.AssignmentID(r.key.ID)
+	switch r.key.Kind {
+	case journal.KindJob:
+		s.board.show(id, r.jobID, protocol.JobFailed, protocol.PhaseFailed, "Not submitted: "+reason)
+	case journal.KindVerification:
+		s.board.showReview(id, protocol.VerificationUnfinished, protocol.VerificationFailed, "Not submitted: "+reason)
 	}
 }
 

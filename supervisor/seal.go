@@ -77,11 +77,12 @@ func (s *Supervisor) canonicalEvidence(e protocol.Evidence) ([]byte, error) {
 	if !isObject {
 		return nil, errors.New("evidence is no object")
 	}
-	for name, most := range textLimits {
-		if text, isText := members[name].(string); isText {
-			members[name] = protocol.CutText(text, most)
-		}
-	}
+	cutMembers(members, textLimits)
+	return canonicalBody(members)
+}
+
+// canonicalBody is the canonical text of what fits into a request.
+func canonicalBody(members map[string]any) ([]byte, error) {
 	body, err := canonjson.Marshal(members)
 	if err != nil {
 		return nil, fmt.Errorf("writing the evidence: %w", err)
@@ -90,6 +91,15 @@ func (s *Supervisor) canonicalEvidence(e protocol.Evidence) ([]byte, error) {
 		return nil, fmt.Errorf("%d bytes: %w", len(body), errTooLong)
 	}
 	return body, nil
+}
+
+// cutMembers cuts the texts of an object to so many code points.
+func cutMembers(members map[string]any, limits map[string]int) {
+	for name, most := range limits {
+		if text, isText := members[name].(string); isText {
+			members[name] = protocol.CutText(text, most)
+		}
+	}
 }
 
 // fit redacts every string of a value, names too.
@@ -211,9 +221,14 @@ func (s *Supervisor) sign(ctx context.Context, l *lease, e sealed) (sealed, erro
 }
 
 func (s *Supervisor) statementOf(ctx context.Context, key runKey, e sealed) (signer.Statement, error) {
-	if key.Kind == journal.KindJob {
+	switch key.Kind {
+	case journal.KindJob:
 		return signer.JobResult{
 			Assignment: protocol.AssignmentID(key.ID), Lease: protocol.LeaseID(key.Lease), EvidenceHash: e.hash,
+		}, nil
+	case journal.KindVerification:
+		return signer.Verifier{
+			ID: protocol.AssignmentID(key.ID), Lease: protocol.LeaseID(key.Lease), ReportHash: e.hash,
 		}, nil
 	}
 	sub, err := s.readSubmission(ctx, key)
@@ -265,6 +280,8 @@ func kindOf(s signer.Statement) string {
 		return "job_result"
 	case signer.Qualification:
 		return "qualification"
+	case signer.Verifier:
+		return "verifier_result"
 	}
 	return "connect"
 }
@@ -272,12 +289,16 @@ func kindOf(s signer.Statement) string {
 // keepEvidence writes the exact signed text beside the run's log, for the
 // owner; the journal's copy is the one that counts.
 func (s *Supervisor) keepEvidence(key runKey, e sealed) {
+	name := "evidence.json"
+	if key.Kind == journal.KindVerification {
+		name = "report.json"
+	}
 	dir, err := s.dir(key)
 	if err == nil {
-		err = durable.WriteFile(filepath.Join(dir, "evidence.json"), e.body, 0o600)
+		err = durable.WriteFile(filepath.Join(dir, name), e.body, 0o600)
 	}
 	if err != nil {
-		s.log.Warn("evidence.json could not be written", "error", err)
+		s.log.Warn(name+" could not be written", "error", err)
 	}
 }
 

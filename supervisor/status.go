@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/veyra-labs/veyra-sandboxd/journal"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
 
@@ -59,10 +60,12 @@ type OutboxView struct {
 
 // JobView is a run as the journal knows it.
 type JobView struct {
-	Kind     string    `json:"kind"`
-	ID       string    `json:"id"`
-	Lease    string    `json:"lease"`
-	State    string    `json:"state"`
+	Kind  string `json:"kind"`
+	ID    string `json:"id"`
+	Lease string `json:"lease"`
+	State string `json:"state"`
+	// Reason says why it was abandoned, or "unknown" for a delivered verdict
+	// that nobody answered before its lease was over.
 	Reason   string    `json:"reason,omitempty"`
 	Accepted time.Time `json:"accepted"`
 	Ended    time.Time `json:"ended,omitzero"`
@@ -163,7 +166,7 @@ func (s *Supervisor) runView() *RunView {
 		LeaseSeconds: int64(r.lease.left().Seconds()),
 	}
 	if phase := r.phase.Load(); phase != nil {
-		v.Phase = string(*phase)
+		v.Phase = *phase
 	}
 	return v
 }
@@ -228,6 +231,15 @@ func (o *outbox) views() []OutboxView {
 
 // showDelivered tells the client that a result was taken.
 func (s *Supervisor) showDelivered(key runKey, e sealed) {
+	switch key.Kind {
+	case journal.KindJob:
+		s.showResult(key, e)
+	case journal.KindVerification:
+		s.showVerdict(key, e)
+	}
+}
+
+func (s *Supervisor) showResult(key runKey, e sealed) {
 	var said struct {
 		JobID int64 `json:"job_id"`
 	}

@@ -51,10 +51,13 @@ type Parts struct {
 	Journal   *journal.Journal
 	Worker    Worker
 	Qualifier Qualifier
-	Checks    []Check
-	Secrets   *redact.Set
-	Metrics   *telemetry.Metrics
-	Log       *slog.Logger
+	// Verifier is needed by the role VERIFIER only, Worker and Qualifier by the
+	// other.
+	Verifier Verifier
+	Checks   []Check
+	Secrets  *redact.Set
+	Metrics  *telemetry.Metrics
+	Log      *slog.Logger
 
 	Public, Admin, Control net.Listener
 }
@@ -102,6 +105,9 @@ func New(config Config, parts Parts) (*Supervisor, error) {
 	}
 	if config.Role == protocol.RoleWorker && (parts.Worker == nil || parts.Qualifier == nil) {
 		return nil, errors.New("a worker needs a worker and a qualifier")
+	}
+	if config.Role == protocol.RoleVerifier && parts.Verifier == nil {
+		return nil, errors.New("a verifier needs a verifier")
 	}
 	config.Provider = cut(config.Provider, protocol.MaxProvider)
 	config.Model = cut(config.Model, protocol.MaxModel)
@@ -181,7 +187,8 @@ func (s *Supervisor) compose(now time.Time) protocol.HeartbeatRequest {
 		Provider:       cut(orUnset(s.config.Provider), protocol.MaxProvider),
 		Model:          cut(orUnset(s.config.Model), protocol.MaxModel),
 		RuntimeVersion: cut(s.config.Version, protocol.MaxRuntimeVersion),
-		Message:        oneLine(ready.Sentence, protocol.MaxProgressMessage), JobProgress: s.board.read(),
+		Message:        oneLine(ready.Sentence, protocol.MaxProgressMessage),
+		JobProgress:    s.board.read(), VerificationProgress: s.board.readReview(),
 	}
 	if b := s.parts.Pairing.current.Load(); b != nil {
 		beat.AgentID = b.AgentID
