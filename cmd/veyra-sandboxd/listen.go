@@ -77,8 +77,9 @@ func checks(s *Settings, h *host, m *model) []supervisor.Check {
 	return []supervisor.Check{
 		{Reason: "provider", Say: m.say},
 		{Reason: "image", Say: h.sayImage},
-		{Reason: "runner", Say: func() string { return gone(h.runner.Done(), "The runner process is gone: restart the daemon.") }},
+		// A dead signer ends the runner too: the cause is told, not the effect.
 		{Reason: "signer", Say: func() string { return gone(h.signer.Done(), "The signer process is gone: restart the daemon.") }},
+		{Reason: "runner", Say: func() string { return gone(h.runner.Done(), "The runner process is gone: restart the daemon.") }},
 		{Reason: "disk", Say: func() string { return sayDisk(".", int64(s.Keep.DiskFloor)) }},
 	}
 }

@@ -46,6 +46,12 @@ type world struct {
 
 func newWorld(t *testing.T, qualified bool) *world {
 	t.Helper()
+	return newWorldBehind(t, qualified, func(next http.Handler) http.Handler { return next })
+}
+
+// newWorldBehind puts something between the daemon and everything it talks to.
+func newWorldBehind(t *testing.T, qualified bool, wrap func(http.Handler) http.Handler) *world {
+	t.Helper()
 	w := &world{
 		t: t, key: "sk-" + rand.Text(), bodies: map[string][]string{}, bearers: map[string]bool{},
 		steps: map[string]func(providertest.Conversation) providertest.Step{}, git: githosttest.New(t.TempDir()),
@@ -60,7 +66,7 @@ func newWorld(t *testing.T, qualified bool) *world {
 	w.plane = controlplanetest.New(controlplanetest.Options{
 		Origin: w.origin, GitHub: pullReader{w.git}, Qualified: qualified, RepoToken: w.repoToken,
 	})
-	server := &http.Server{Handler: w.record(w.routes()), ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: w.record(wrap(w.routes())), ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { _ = server.Close() })
 	return w
@@ -195,7 +201,7 @@ func (w *world) script(title string, next func(providertest.Conversation) provid
 
 // patience bounds how long a test waits for what should happen: long enough for
 // a busy machine, since nothing but a failing test ever waits that long.
-const patience = 2 * time.Minute
+const patience = 90 * time.Second
 
 // wait waits until cond holds of the control plane's view.
 func (w *world) wait(what string, cond func(controlplanetest.View) bool) controlplanetest.View {

@@ -16,6 +16,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -270,9 +271,12 @@ const controlSocket = "control.sock"
 
 // leaveInstance removes lock and directories, as far as nobody else uses them.
 // The socket goes while the lock is held: the next daemon makes its own after
-// its runner has the lock.
+// its runner has the lock. A daemon that outlives its runner keeps its socket,
+// since status is how its owner learns what happened.
 func leaveInstance(shared *os.Root, lock *hostlock.Lock, dir, instance string) {
-	_ = shared.Remove(instance + "/" + controlSocket)
+	if !answered(shared, instance) {
+		_ = shared.Remove(instance + "/" + controlSocket)
+	}
 	lock.Release()
 	_ = shared.Remove(instance)
 	for _, name := range []string{"ids", "booked"} {
@@ -284,6 +288,21 @@ func leaveInstance(shared *os.Root, lock *hostlock.Lock, dir, instance string) {
 	if unix.Unmount(dir, unix.MNT_DETACH) == nil {
 		_ = os.Remove(dir)
 	}
+}
+
+// answered tells whether a daemon still listens at the instance's socket. The
+// name goes by a descriptor, because our tmpfs covers the path.
+func answered(shared *os.Root, instance string) bool {
+	place, err := shared.Open(instance)
+	if err != nil {
+		return false
+	}
+	defer place.Close()
+	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", place.Fd(), controlSocket))
+	if err != nil {
+		return false
+	}
+	return conn.Close() == nil
 }
 
 // dropStale removes lock files whose holders died.
