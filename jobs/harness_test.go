@@ -287,6 +287,7 @@ type ports struct {
 	in, out int64
 	refuse  error
 	onSave  func(name string)
+	onPhase func(message string)
 	asked   int
 }
 
@@ -315,10 +316,14 @@ func (p *ports) Load(name string) ([]byte, bool) {
 	return value, found
 }
 
-func (p *ports) Phase(phase protocol.Phase, _ string) {
+func (p *ports) Phase(phase protocol.Phase, message string) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.phases = append(p.phases, phase)
+	hook := p.onPhase
+	p.mu.Unlock()
+	if hook != nil {
+		hook(message)
+	}
 }
 
 func (p *ports) Spend(_ context.Context, in, out int64) error {

@@ -168,20 +168,13 @@ func TestJ15RunnerGoneWaitsForTheRestart(t *testing.T) {
 	lost := &flaky{Backend: backend.client, gone: true, runs: []error{&sandbox.Error{Kind: sandbox.KindGone, Op: "running"}}}
 	w.config.Backend = lost
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan jobs.Outcome)
-	go func() { ended <- jobs.NewWorker(w.config).Execute(ctx, w.run) }()
-	for waiting := false; !waiting; {
-		select {
-		case outcome := <-ended:
-			t.Fatalf("the run ended: %s", outcome.Failure)
-		default:
-			w.logs.mu.Lock()
-			waiting = strings.Contains(string(w.logs.text), "the runner is gone")
-			w.logs.mu.Unlock()
+	// The restart comes only once the run says that it waits for it.
+	w.ports.onPhase = func(message string) {
+		if message == protocol.Lookup(protocol.CodeHostNotReady).Sentence {
+			cancel()
 		}
 	}
-	cancel()
-	if outcome := <-ended; outcome.Abandoned != "CANCELLED" {
+	if outcome := jobs.NewWorker(w.config).Execute(ctx, w.run); outcome.Abandoned != "CANCELLED" || w.pushed() {
 		t.Errorf("%+v", outcome)
 	}
 }
