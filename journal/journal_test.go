@@ -286,6 +286,7 @@ func TestKeysAreChecked(t *testing.T) {
 		{Kind: journal.KindJob, ID: "../x", Lease: someLease},
 		{Kind: journal.KindJob, ID: someID, Lease: "1"},
 		{Kind: journal.KindJob, ID: someID},
+		{Kind: journal.KindVerification, ID: someID, Lease: "1"},
 		{Kind: journal.KindQualification, ID: someID, Lease: "01"},
 		{Kind: journal.KindQualification, ID: someID, Lease: "-1"},
 		{Kind: journal.KindQualification, ID: someID, Lease: someLease},
@@ -296,6 +297,7 @@ func TestKeysAreChecked(t *testing.T) {
 		}
 	}
 	accept(t, j, journal.Key{Kind: journal.KindQualification, ID: someID, Lease: "2"})
+	accept(t, j, journal.Key{Kind: journal.KindVerification, ID: someID, Lease: someLease})
 }
 
 func TestListIsNewestFirst(t *testing.T) {

@@ -45,6 +45,7 @@ func TestJournalAgreesWithAModel(t *testing.T) {
 			"seal":       func(t *rapid.T) { play.t = t; play.seal() },
 			"answer":     func(t *rapid.T) { play.t = t; play.answer() },
 			"deliver":    func(t *rapid.T) { play.t = t; play.deliver() },
+			"unknown":    func(t *rapid.T) { play.t = t; play.deliverUnknown() },
 			"abandon":    func(t *rapid.T) { play.t = t; play.abandon() },
 			"spend":      func(t *rapid.T) { play.t = t; play.spend() },
 			"reopen":     func(t *rapid.T) { play.t = t; noError(t, play.j.Close()); play.reopen() },
@@ -169,6 +170,14 @@ func (p *player) deliver() {
 	err := p.j.Deliver(p.t.Context(), key, []byte("receipt"))
 	if p.expect(m, m != nil && (m.state == journal.Sealed || m.state == journal.Delivered), err) {
 		m.state = journal.Delivered
+	}
+}
+
+func (p *player) deliverUnknown() {
+	_, key, m := p.pick()
+	err := p.j.DeliverUnknown(p.t.Context(), key)
+	if p.expect(m, m != nil && (m.state == journal.Sealed || m.state == journal.Delivered), err) && m.state == journal.Sealed {
+		m.state, m.reason = journal.Delivered, journal.ReasonUnknown
 	}
 }
 
