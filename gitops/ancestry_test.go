@@ -15,6 +15,12 @@ func TestHostileBasesAnswers(t *testing.T) {
 	for range MaxBases + 1 {
 		many = append(many, frameBase, base.b)
 	}
+	body := []byte("tree " + string(someID) + "\n\nm\n")
+	head := commitID(body)
+	good := []any{framePack, body, frameBase, base.b, frameChanged, path("a"), frameDone, done(1)}
+	if got, err := ReadDiffReply(frames(good...), head, []ObjectID{someID}, DefaultLimits()); err != nil || got.Tree != someID {
+		t.Fatalf("honest answer: %v, %v", got, err)
+	}
 	for name, parts := range map[string][]any{
 		"wrong count":       {frameBase, base.b, frameDone, done(2)},
 		"another base":      {frameBase, bytes.Repeat([]byte{1}, 20), frameDone, done(1)},
@@ -25,9 +31,11 @@ func TestHostileBasesAnswers(t *testing.T) {
 		"climbing":          {frameBase, base.b, frameChanged, path("../a")},
 		"too many":          many,
 		"other frame":       {frameCommit, base.b},
+		"another commit":    {framePack, []byte("x"), frameBase, base.b, frameDone, done(1)},
+		"commit after base": {frameBase, base.b, framePack, body, frameDone, done(1)},
 		"more after it":     {frameBase, base.b, frameDone, done(1), frameDone, done(1)},
 	} {
-		if got, err := ReadDiffReply(frames(parts...), []ObjectID{someID}, DefaultLimits()); KindOf(err) != KindBroken {
+		if got, err := ReadDiffReply(frames(append([]any{framePack, body}, parts...)...), head, []ObjectID{someID}, DefaultLimits()); KindOf(err) != KindBroken {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
@@ -39,16 +47,18 @@ func TestHostileBasesAnswers(t *testing.T) {
 func FuzzBasesAnswer(f *testing.F) {
 	var base coder
 	base.id(someID)
+	body := []byte("tree " + string(someID) + "\n\nm\n")
+	head := commitID(body)
 	var good bytes.Buffer
-	_, _ = good.ReadFrom(frames(frameBase, base.b, frameChanged, encodeChanged(ChangedPath{Path: "a", Status: PathAdded}), frameDone, encodeSummary(summary{count: 1})))
+	_, _ = good.ReadFrom(frames(framePack, body, frameBase, base.b, frameChanged, encodeChanged(ChangedPath{Path: "a", Status: PathAdded}), frameDone, encodeSummary(summary{count: 1})))
 	f.Add(good.Bytes())
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		diffs, err := ReadDiffReply(bytes.NewReader(b), []ObjectID{someID}, DefaultLimits())
+		diffs, err := ReadDiffReply(bytes.NewReader(b), head, []ObjectID{someID}, DefaultLimits())
 		if err != nil {
 			return
 		}
-		for _, c := range diffs[0].Changed {
+		for _, c := range diffs.Diffs[0].Changed {
 			if CheckPath(c.Path) != nil {
 				t.Fatalf("path %q got through", c.Path)
 			}

@@ -55,7 +55,10 @@ type CommitReply struct {
 // CommitID computes the id of the commit that req makes of a tree, by the
 // rules of git's commit objects.
 func CommitID(req CommitRequest, tree ObjectID) ObjectID {
-	body := CommitBody(req, tree)
+	return commitID(CommitBody(req, tree))
+}
+
+func commitID(body []byte) ObjectID {
 	h := sha1.New()
 	fmt.Fprintf(h, "commit %d\x00", len(body))
 	h.Write(body)

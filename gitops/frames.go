@@ -8,8 +8,9 @@ package gitops
 //	hash    in: hash, entry…, end       out: entry…, done | error
 //	ignore  in: path…, end              out: path…, end | error
 //	history in: raw pack bytes to EOF   out: base…, done | error
-//	difftrees in: raw pack bytes to EOF out: (base, changed…)…, done | error
+//	difftrees in: raw pack bytes to EOF out: pack…, (base, changed…)…, done | error
 //
+// The pack frames of difftrees hold the bytes of the head's commit object.
 // An error frame may stand in the place of any frame of an answer and ends it.
 const (
 	frameError   byte = 1

@@ -65,12 +65,12 @@ func TestHistoryAndTreesWithoutBlobs(t *testing.T) {
 			out := reply(t, func(w *gitops.ReplyWriter) error {
 				return worker.DiffTrees(&pack, w, worker.Places{Objects: t.TempDir()}, head, asked, gitops.DefaultLimits())
 			})
-			diffs, err := gitops.ReadDiffReply(out, asked, gitops.DefaultLimits())
+			diffs, err := gitops.ReadDiffReply(out, head, asked, gitops.DefaultLimits())
 			if err != nil {
 				t.Fatal(err)
 			}
 			var names []string
-			for _, c := range diffs[0].Changed {
+			for _, c := range diffs.Diffs[0].Changed {
 				names = append(names, c.Path)
 			}
 			if want := []string{"bin/run", "new", "odd\tname\xff", "src/a.py", "src/link"}; !slices.Equal(names, want) {

@@ -143,12 +143,15 @@ func TestTreeDifferencesAreThoseOfGit(t *testing.T) {
 		out := run(t, func(w *gitops.ReplyWriter) error {
 			return worker.DiffTrees(bytes.NewReader(pack), w, places(t), gitops.ObjectID(ids[1]), bases, gitops.DefaultLimits())
 		})
-		got, err := gitops.ReadDiffReply(out, bases, gitops.DefaultLimits())
+		got, err := gitops.ReadDiffReply(out, gitops.ObjectID(ids[1]), bases, gitops.DefaultLimits())
 		if err != nil {
 			rt.Fatalf("%v", err)
 		}
+		if want := strings.TrimSpace(c.git(t, nil, "rev-parse", ids[1]+"^{tree}")); string(got.Tree) != want {
+			rt.Fatalf("tree %s, want %s", got.Tree, want)
+		}
 		for i, from := range []string{ids[0], ids[2]} {
-			if diff := cmp.Diff(c.plain(t, from, ids[1]), got[i].Changed); diff != "" {
+			if diff := cmp.Diff(c.plain(t, from, ids[1]), got.Diffs[i].Changed); diff != "" {
 				rt.Fatalf("from base %d: %s", i, diff)
 			}
 		}
@@ -185,7 +188,7 @@ func TestDifferencesThatMultiplyAreTooLarge(t *testing.T) {
 	out := run(t, func(w *gitops.ReplyWriter) error {
 		return worker.DiffTrees(bytes.NewReader(pack), w, places(t), gitops.ObjectID(head), []gitops.ObjectID{base}, gitops.DefaultLimits())
 	})
-	if _, err := gitops.ReadDiffReply(out, []gitops.ObjectID{base}, gitops.DefaultLimits()); gitops.KindOf(err) != gitops.KindTooLarge {
+	if _, err := gitops.ReadDiffReply(out, gitops.ObjectID(head), []gitops.ObjectID{base}, gitops.DefaultLimits()); gitops.KindOf(err) != gitops.KindTooLarge {
 		t.Errorf("error = %v", err)
 	}
 }

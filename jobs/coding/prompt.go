@@ -59,9 +59,14 @@ func feedback(p *strings.Builder, f Feedback) {
 	}
 }
 
+// unmarked takes the marks of blocks out of a foreign text.
+func unmarked(text string) string {
+	return strings.ReplaceAll(strings.ReplaceAll(text, "<<<", "< < <"), ">>>", "> > >")
+}
+
 func block(p *strings.Builder, name, text string, limit int) {
-	text = strings.ToValidUTF8(text, "\uFFFD")
-	text = strings.ReplaceAll(strings.ReplaceAll(text, "<<<", "< < <"), ">>>", "> > >")
+	text = unmarked(strings.ToValidUTF8(text, "\uFFFD"))
+	name = strings.ReplaceAll(unmarked(name), "\n", " ") // a path may hold a line's end
 	if len(text) > limit {
 		text = cutAt(text, limit) + "\n[cut]"
 	}

@@ -42,13 +42,20 @@ func (s *Single) Answer(ctx context.Context, brief SingleBrief, meter Meter) (st
 		{Author: provider.System, Text: singleSystem},
 		{Author: provider.User, Text: s.cfg.Redact(singlePrompt(brief))},
 	}
+	return answered(ctx, s, messages, meter, func(m provider.Message) (string, error) { return readSingle(m, brief) })
+}
+
+// answered asks until read can use an answer, and tells the model each time why
+// it could not. The last fault is read's.
+func answered[T any](ctx context.Context, s *Single, messages []provider.Message, meter Meter, read func(provider.Message) (T, error)) (T, error) {
+	var none T
 	var fault error
 	for range maxBadAnswers {
 		message, err := s.ask(ctx, messages, meter)
 		if err != nil {
-			return "", err
+			return none, err
 		}
-		content, err := readSingle(message, brief)
+		content, err := read(message)
 		if err == nil {
 			return content, nil
 		}
@@ -56,7 +63,7 @@ func (s *Single) Answer(ctx context.Context, brief SingleBrief, meter Meter) (st
 		messages = append(messages, message,
 			provider.Message{Author: provider.User, Text: "That can't be used: " + err.Error() + ". Answer with the JSON object alone."})
 	}
-	return "", fault
+	return none, fault
 }
 
 func (s *Single) ask(ctx context.Context, messages []provider.Message, meter Meter) (provider.Message, error) {

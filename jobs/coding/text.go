@@ -45,15 +45,7 @@ func (h *headTail) String() string {
 // Observe makes a stranger's text fit for a prompt: valid UTF-8, no control
 // characters but line ends and tabs, head and tail within 10,000 bytes.
 func Observe(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' {
-			return r
-		}
-		if unicode.IsControl(r) {
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(s, "\uFFFD"))
+	s = strings.Map(printable, strings.ToValidUTF8(s, "\uFFFD"))
 	if len(s) <= maxObservation {
 		return s
 	}
@@ -62,6 +54,13 @@ func Observe(s string) string {
 		tail = tail[1:]
 	}
 	return fmt.Sprintf("%s\n[%d bytes left out]\n%s", head, len(s)-len(head)-len(tail), tail)
+}
+
+func printable(r rune) rune {
+	if unicode.IsControl(r) && r != '\n' && r != '\t' {
+		return -1
+	}
+	return r
 }
 
 // cutAt cuts to at most n bytes without splitting a character.
