@@ -144,3 +144,12 @@ func exactArguments(n int) cobra.PositionalArgs {
 		return nil
 	}
 }
+
+func atMostArguments(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > n {
+			return withCode(exitUsage, "%s takes at most %d arguments (see --help)", cmd.CommandPath(), n)
+		}
+		return nil
+	}
+}

@@ -20,11 +20,11 @@ func policyCommand(o *options) *cobra.Command {
 			RunE: func(*cobra.Command, []string) error { return listPolicies(o) },
 		},
 		&cobra.Command{
-			Use: "show [NAME]", Short: "Print a policy's text", Args: cobra.MaximumNArgs(1),
+			Use: "show [NAME]", Short: "Print a policy's text", Args: atMostArguments(1),
 			RunE: func(_ *cobra.Command, args []string) error { return showPolicy(o, args) },
 		},
 		&cobra.Command{
-			Use: "explain [NAME]", Short: "Print the effective policy as its digest covers it, and what it weakens", Args: cobra.MaximumNArgs(1),
+			Use: "explain [NAME]", Short: "Print the effective policy as its digest covers it, and what it weakens", Args: atMostArguments(1),
 			RunE: func(_ *cobra.Command, args []string) error { return explainPolicy(o, args) },
 		},
 	)
@@ -57,13 +57,21 @@ func listPolicies(o *options) error {
 // chosenPolicy is the argument, else the setting.
 func chosenPolicy(o *options, args []string) (policies.Policy, error) {
 	if len(args) == 1 {
-		return policies.Load(args[0])
+		policy, err := policies.Load(args[0])
+		if err != nil {
+			return policy, &codeError{code: exitUsage, err: err}
+		}
+		return policy, nil
 	}
 	s, err := o.settings()
 	if err != nil {
 		return policies.Policy{}, err
 	}
-	return policies.Load(s.Policy)
+	policy, err := policies.Load(s.Policy)
+	if err != nil {
+		return policy, fmt.Errorf("%w: %w", errSettings, err)
+	}
+	return policy, nil
 }
 
 func showPolicy(o *options, args []string) error {

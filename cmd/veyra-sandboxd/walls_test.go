@@ -204,7 +204,10 @@ func TestDeadSignerOrRunner(t *testing.T) {
 			asked, answer := make(chan struct{}), make(chan struct{})
 			var once sync.Once
 			w.job("stuck", "Make add add", project(), nil)
-			w.script("Make add add", func(providertest.Conversation) providertest.Step {
+			w.script("Make add add", func(c providertest.Conversation) providertest.Step {
+				if c.Turn == 0 {
+					return providertest.Step{Shell: "sleep 1000 & true"}
+				}
 				once.Do(func() { close(asked) })
 				<-answer
 				return providertest.Step{Finish: "Nothing."}
@@ -213,6 +216,11 @@ func TestDeadSignerOrRunner(t *testing.T) {
 			results := len(w.sent(controlplanetest.JobResult))
 			log := readFile(t, filepath.Join(p.state, "signing.log"))
 			_ = unix.Kill(d.child("__"+who), unix.SIGKILL)
+			defer func() {
+				if t.Failed() {
+					t.Logf("in sandboxes: %v", inSandboxes(d.instance()))
+				}
+			}()
 			until(t, "no sandbox of the job runs", func() bool { return len(inSandboxes(d.instance())) == 0 })
 			close(answer)
 			st := d.statusUntil("status tells of the dead process", func(st supervisor.Status) bool { return st.Ready == who })
