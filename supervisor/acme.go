@@ -113,14 +113,20 @@ func (a *ACME) TLSConfig() *tls.Config {
 // public host over https. It must be made before Keep runs, or HTTP-01 is not
 // offered.
 func (a *ACME) Plain() http.Handler {
-	return a.manager.HTTPHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			http.Error(w, "Use HTTPS", http.StatusBadRequest)
-			return
-		}
-		// The target is the setting and never the request's own host.
-		http.Redirect(w, r, "https://"+a.host+r.URL.EscapedPath(), http.StatusFound)
-	}))
+	challenges := a.manager.HTTPHandler(http.HandlerFunc(a.redirect))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Host = hostName(r.Host) // autocert compares it with the bare name
+		challenges.ServeHTTP(w, r)
+	})
+}
+
+// redirect leads to the setting's host and never to the request's own.
+func (a *ACME) redirect(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		http.Error(w, "Use HTTPS", http.StatusBadRequest)
+		return
+	}
+	http.Redirect(w, r, "https://"+a.host+r.URL.EscapedPath(), http.StatusFound)
 }
 
 // Keep asks for the certificate before the control plane connects, which waits

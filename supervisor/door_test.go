@@ -22,8 +22,10 @@ const (
 
 // door is a public handler over a pairing of its own, without a network.
 type door struct {
-	t       *testing.T
-	dir     string
+	t   *testing.T
+	dir string
+	// host is what links name from the next open on.
+	host    string
 	key     ed25519.PrivateKey
 	pairing *supervisor.Pairing
 	public  *supervisor.Public
@@ -31,7 +33,7 @@ type door struct {
 
 func newDoor(t *testing.T) *door {
 	t.Helper()
-	d := &door{t: t, dir: t.TempDir(), key: ed25519.NewKeyFromSeed(make([]byte, 32))}
+	d := &door{t: t, dir: t.TempDir(), host: "host.example:9100", key: ed25519.NewKeyFromSeed(make([]byte, 32))}
 	if err := os.Chmod(d.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +47,7 @@ func (d *door) config() supervisor.PairingConfig {
 		d.t.Fatal(err)
 	}
 	return supervisor.PairingConfig{
-		Dir: d.dir, RuntimeID: "runtime-" + someID, PublicHost: "host.example:9100", LinkTTL: 15 * time.Minute,
+		Dir: d.dir, RuntimeID: "runtime-" + someID, PublicHost: d.host, LinkTTL: 15 * time.Minute,
 		PublicKey: base64.RawURLEncoding.EncodeToString(d.key.Public().(ed25519.PublicKey)),
 		Origins:   []protocol.Origin{listed},
 	}

@@ -86,7 +86,7 @@ func FuzzPublic(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, claim bool, query, body string) {
-		d := &door{t: t, dir: dir, key: fuzzKey()}
+		d := &door{t: t, dir: dir, host: "host.example:9100", key: fuzzKey()}
 		d.open()
 		path := protocol.PathChallenge
 		if claim {
