@@ -39,13 +39,25 @@ func NewHashRequest(base Manifest, changes []Change, files bool) HashRequest {
 // or presence, sorted by path. It is how a run's effect on tracked files is
 // seen: before is what should be there, after what the mode hash found.
 func DiffFiles(before, after Manifest) []ChangedPath {
+	return diffManifests(before, after, func(a, b Entry) bool {
+		return a.Mode == b.Mode && a.Size == b.Size && a.SHA256 == b.SHA256
+	})
+}
+
+// DiffTrees lists the paths that differ between two commits' manifests, as git
+// without rename detection does: by mode and object id, sorted by path.
+func DiffTrees(before, after Manifest) []ChangedPath {
+	return diffManifests(before, after, func(a, b Entry) bool { return a.Mode == b.Mode && a.ID == b.ID })
+}
+
+func diffManifests(before, after Manifest, same func(a, b Entry) bool) []ChangedPath {
 	var out []ChangedPath
 	for _, e := range before.Entries {
 		now, ok := after.Lookup(e.Path)
 		switch {
 		case !ok:
 			out = append(out, ChangedPath{e.Path, PathDeleted})
-		case now.Mode != e.Mode || now.Size != e.Size || now.SHA256 != e.SHA256:
+		case !same(e, now):
 			out = append(out, ChangedPath{e.Path, PathModified})
 		}
 	}

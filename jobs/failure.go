@@ -59,6 +59,7 @@ var (
 		gitops.KindCut:         protocol.CodeRepositoryUnreachable,
 		gitops.KindChange:      protocol.CodeChangeUnsupported,
 		gitops.KindBroken:      protocol.CodeInternalError,
+		gitops.KindIncomplete:  protocol.CodeRepositoryTooLarge,
 	}
 	wireCodes = []codeOfError{
 		{wire.ErrUnreachable, protocol.CodeRepositoryUnreachable},
@@ -67,6 +68,7 @@ var (
 		{wire.ErrBranchMissing, protocol.CodeBranchMissing},
 		{wire.ErrUnsupported, protocol.CodeRepositoryUnsupported},
 		{wire.ErrTooLarge, protocol.CodeRepositoryTooLarge},
+		{wire.ErrNoFilter, protocol.CodeRepositoryUnsupported},
 		{wire.ErrDiverged, protocol.CodeRemoteDiverged},
 		{wire.ErrPushRefused, protocol.CodePushRefused},
 		{wire.ErrReceiver, protocol.CodeInternalError},

@@ -23,7 +23,7 @@ func (j *job) narrow() (room, error) {
 		return room{}, err
 	}
 	j.facts.rules = rules
-	funded, err := fundedPlan(j.run.Job.Policy.RequiredCommands)
+	funded, err := fundedPlan(j.run.Job.Policy.RequiredCommands, protocol.MaxRequiredCommands)
 	if err != nil {
 		return room{}, err
 	}
@@ -53,12 +53,12 @@ func (j *job) settings() policies.Settings {
 	}
 }
 
-// fundedPlan parses the funded commands; none is fine.
-func fundedPlan(commands []string) (policies.Plan, error) {
+// fundedPlan parses at most so many funded commands; none is fine.
+func fundedPlan(commands []string, most int) (policies.Plan, error) {
 	if len(commands) == 0 {
 		return policies.Plan{}, nil
 	}
-	parsed, err := policies.ParseValidations(commands, protocol.MaxRequiredCommands)
+	parsed, err := policies.ParseValidations(commands, most)
 	if err != nil {
 		return policies.Plan{}, fail(protocol.CodeUnsafeValidationCommand, "reading the funded commands", err)
 	}

@@ -33,7 +33,7 @@ func (j *job) writePatch(ctx context.Context, place sandbox.Sandbox, c collected
 		return
 	}
 	for _, change := range c.changes.Changes {
-		before := j.baseText(ctx, place, c, change.Path)
+		before := sideIn(ctx, place, c.manifest, change.Path)
 		_, _ = record.Write(patchOf(change, before, written[change.Path]))
 	}
 }
@@ -45,8 +45,9 @@ type sideOf struct {
 	odd    bool // no text, or too large
 }
 
-func (j *job) baseText(ctx context.Context, place sandbox.Sandbox, c collected, path string) sideOf {
-	entry, found := c.manifest.Lookup(path)
+// sideIn reads the version of a file that stands in a sandbox's workspace.
+func sideIn(ctx context.Context, place sandbox.Sandbox, manifest gitops.Manifest, path string) sideOf {
+	entry, found := manifest.Lookup(path)
 	if !found {
 		return sideOf{}
 	}

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -131,6 +132,35 @@ func (p *pourWriter) close() error {
 		return err
 	}
 	return p.out.Close()
+}
+
+// plainFile is a file of ours on its way into a sandbox.
+type plainFile struct {
+	path string
+	exec bool
+	text []byte
+}
+
+// writeTree writes files and deletions, in any order, as one stream.
+func writeTree(w io.Writer, files []plainFile, deletes []string) error {
+	files = slices.Clone(files)
+	slices.SortFunc(files, func(a, b plainFile) int {
+		if treestream.Less(a.path, b.path) {
+			return -1
+		}
+		return 1
+	})
+	out := newPourWriter(w, deletes)
+	for _, f := range files {
+		entry := treestream.Entry{Kind: treestream.File, Path: f.path, Mode: 0o644, Size: int64(len(f.text)), Links: 1}
+		if f.exec {
+			entry.Mode = 0o755
+		}
+		if err := out.add(entry, bytes.NewReader(f.text)); err != nil {
+			return err
+		}
+	}
+	return out.close()
 }
 
 // everything takes all but links and special files, for the next round of the

@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/veyra-labs/veyra-sandboxd/internal/treestream"
 	"github.com/veyra-labs/veyra-sandboxd/jobs/coding"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
@@ -224,23 +221,13 @@ func (x *qualification) write(ctx context.Context, place sandbox.Sandbox, conten
 }
 
 func starterTree(w io.Writer, task protocol.Qualification, content string) error {
-	out := treestream.NewWriter(w, treestream.Options{})
-	starters := slices.Clone(task.Starter)
-	slices.SortFunc(starters, func(a, b protocol.File) int {
-		if treestream.Less(a.Path, b.Path) {
-			return -1
-		}
-		return 1
-	})
-	for _, file := range starters {
+	files := make([]plainFile, 0, len(task.Starter))
+	for _, file := range task.Starter {
 		text := file.Content
 		if file.Path == task.Target {
 			text = content
 		}
-		entry := treestream.Entry{Kind: treestream.File, Path: file.Path, Mode: 0o644, Size: int64(len(text)), Links: 1}
-		if err := out.Add(entry, strings.NewReader(text)); err != nil {
-			return err
-		}
+		files = append(files, plainFile{path: file.Path, text: []byte(text)})
 	}
-	return out.Close()
+	return writeTree(w, files, nil)
 }

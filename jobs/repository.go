@@ -108,7 +108,7 @@ func (j *job) baseCommit(ctx context.Context, remote *wire.Remote) (gitops.Objec
 // index streams the pack into the sandbox, reads the manifest it answers with,
 // looks at the project's manifests and freezes tree and objects.
 func (j *job) index(ctx, webCtx context.Context, r repository, place sandbox.Sandbox, base gitops.ObjectID) (repository, error) {
-	manifest, err := j.indexPack(ctx, webCtx, r, place, base)
+	manifest, err := j.indexPack(ctx, webCtx, r.room, r.remote, place, base)
 	if err != nil {
 		return r, err
 	}
@@ -126,78 +126,6 @@ func (j *job) index(ctx, webCtx context.Context, r repository, place sandbox.San
 	j.files.say("base commit %s, %d paths", base, len(manifest.Entries))
 	return r, nil
 }
-
-// indexPack joins the download and the worker by a pipe. When both fail, the
-// one that broke the pipe has the cause.
-func (j *job) indexPack(ctx, webCtx context.Context, r repository, place sandbox.Sandbox, base gitops.ObjectID) (gitops.Manifest, error) {
-	packOut, packIn := io.Pipe()
-	fetched := make(chan error, 1)
-	webCtx, stop := context.WithCancelCause(webCtx)
-	defer stop(nil)
-	go func() {
-		err := r.remote.FetchPack(webCtx, base, packIn)
-		packIn.CloseWithError(err)
-		fetched <- err
-	}()
-	var manifest gitops.Manifest
-	indexErr := j.gitAnswer(ctx, place, gitops.IndexArgs(base), packOut, r.left(), func(answer io.Reader) (err error) {
-		manifest, err = gitops.ReadIndexReply(answer, base, gitLimits(r.rules.Policy.Limits))
-		return err
-	})
-	packOut.Close()
-	if indexErr != nil {
-		stop(wire.ErrReceiver) // a host that sends slowly must not hold us
-	}
-	fetchErr := <-fetched
-	if fetchErr != nil && (indexErr == nil || !errors.Is(fetchErr, wire.ErrReceiver)) {
-		return manifest, fmt.Errorf("fetching the base tree: %w", fetchErr)
-	}
-	if indexErr != nil {
-		return manifest, fmt.Errorf("writing the base tree: %w", indexErr)
-	}
-	return manifest, nil
-}
-
-// gitLimits: no answer may be larger than the sandbox's disk.
-func gitLimits(l policies.Limits) gitops.Limits {
-	limits := gitops.DefaultLimits()
-	limits.Pack = min(limits.Pack, l.DiskBytes)
-	return limits
-}
-
-// gitAnswer runs the git worker and reads its answer while it runs. The answer
-// that the worker gives is worth more than its exit status.
-func (j *job) gitAnswer(ctx context.Context, place sandbox.Sandbox, argv []string, in io.Reader, limit time.Duration, read func(io.Reader) error) error {
-	out, into := io.Pipe()
-	words := newHeadTail(8 << 10)
-	answered := make(chan error, 1)
-	go func() {
-		err := read(out)
-		_, _ = io.Copy(io.Discard, out) // let the command end
-		answered <- err
-	}()
-	exit, runErr := place.Run(ctx, sandbox.Command{
-		Argv: argv, Stdin: in, Stdout: into, Stderr: words, Timeout: limit, OutputBytes: maxGitAnswer,
-	})
-	into.Close()
-	readErr := <-answered
-	switch {
-	case runErr != nil:
-		return runErr
-	case exit.Ended != "":
-		return &limitError{limit: exit.Ended, inGit: true}
-	case readErr != nil && len(exit.Limits) > 0:
-		return &limitError{limit: exit.Limits[0], inGit: true}
-	case readErr != nil:
-		j.files.say("git worker: exit status %d: %s", exit.Code, words)
-		return readErr
-	}
-	return nil
-}
-
-// maxGitAnswer bounds what the git worker may print: a manifest of 200,000
-// paths and the pack of a change set fit.
-const maxGitAnswer = 2 << 30
 
 // tree shows detection the repository: names by the manifest, small files by
 // init's helper inside the sandbox that holds them.

@@ -38,44 +38,57 @@ func (j *job) validate(ctx context.Context, c committed) (tested, error) {
 		return tested{}, err
 	}
 	j.facts.after = &after
-	j.noteTouched(ctx, c, place)
+	j.noteTouched(ctx, c.manifest, place)
 	return tested{committed: c, after: after}, nil
 }
 
 // measure hashes the merged tree that the tests will see. Its id must be the
 // commit's, and the commit's id must follow from it: one tree by measurement.
 func (j *job) measure(ctx context.Context, c committed, layers []sandbox.LayerID) error {
-	place, err := j.create(ctx, c.room, j.spec(c.room, sandbox.ProfileGit, "", layers...))
+	seen, err := j.hashLayers(ctx, c.room, gitops.NewHashRequest(c.manifest, c.request.Changes, false), layers)
 	if err != nil {
 		return err
 	}
-	defer j.end(place)
-	var request bytes.Buffer
-	if err := gitops.WriteHashRequest(&request, gitops.NewHashRequest(c.manifest, c.request.Changes, false)); err != nil {
-		return fmt.Errorf("asking for the tree's id: %w", err)
-	}
-	var seen gitops.Manifest
-	err = j.gitAnswer(ctx, place, gitops.HashArgs(), &request, c.left(), func(r io.Reader) (err error) {
-		seen, err = gitops.ReadHashReply(r, gitLimits(c.rules.Policy.Limits))
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("measuring the tree: %w", err)
-	}
-	if seen.Tree != c.reply.Tree || gitops.CommitID(c.request, seen.Tree) != c.reply.Commit {
-		return fail(protocol.CodeInternalError, "measuring the tree", fmt.Errorf("the layer's tree is %s, the commit's %s", seen.Tree, c.reply.Tree))
+	if seen != c.reply.Tree || gitops.CommitID(c.request, seen) != c.reply.Commit {
+		return otherTree(seen, c.reply.Tree)
 	}
 	return nil
 }
 
+func otherTree(seen, want gitops.ObjectID) error {
+	return fail(protocol.CodeInternalError, "measuring the tree", fmt.Errorf("the layer's tree is %s, the commit's %s", seen, want))
+}
+
+// hashLayers computes the tree id of what the layers show together.
+func (j *job) hashLayers(ctx context.Context, r room, asked gitops.HashRequest, layers []sandbox.LayerID) (gitops.ObjectID, error) {
+	place, err := j.create(ctx, r, j.spec(r, sandbox.ProfileGit, "", layers...))
+	if err != nil {
+		return "", err
+	}
+	defer j.end(place)
+	var request bytes.Buffer
+	if err := gitops.WriteHashRequest(&request, asked); err != nil {
+		return "", fmt.Errorf("asking for the tree's id: %w", err)
+	}
+	var seen gitops.Manifest
+	err = j.gitAnswer(ctx, place, gitops.HashArgs(), &request, r.left(), func(answer io.Reader) (err error) {
+		seen, err = gitops.ReadHashReply(answer, gitLimits(r.rules.Policy.Limits))
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("measuring the tree: %w", err)
+	}
+	return seen.Tree, nil
+}
+
 // noteTouched lists tracked files and test settings that the tests changed
 // while they ran. It decides nothing: the commit is made.
-func (j *job) noteTouched(ctx context.Context, c committed, place sandbox.Sandbox) {
+func (j *job) noteTouched(ctx context.Context, base gitops.Manifest, place sandbox.Sandbox) {
 	out, in := io.Pipe()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		j.readTouched(out, c)
+		j.readTouched(out, base)
 		_, _ = io.Copy(io.Discard, out)
 	}()
 	if err := place.Collect(ctx, in); err != nil {
@@ -85,7 +98,7 @@ func (j *job) noteTouched(ctx context.Context, c committed, place sandbox.Sandbo
 	<-done
 }
 
-func (j *job) readTouched(r io.Reader, c committed) {
+func (j *job) readTouched(r io.Reader, base gitops.Manifest) {
 	in, err := treestream.NewReader(r, treestream.Limits{Entries: maxCollected, Bytes: 1 << 40})
 	if err != nil {
 		return
@@ -95,7 +108,7 @@ func (j *job) readTouched(r io.Reader, c committed) {
 		if err != nil {
 			return
 		}
-		_, tracked := c.manifest.Lookup(entry.Path)
+		_, tracked := base.Lookup(entry.Path)
 		if entry.Kind != treestream.Dir && (tracked || isTestControl(entry.Path)) {
 			j.files.say("the tests changed %q", entry.Path)
 		}
