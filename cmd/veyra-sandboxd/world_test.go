@@ -64,7 +64,7 @@ func newWorldBehind(t *testing.T, qualified bool, wrap func(http.Handler) http.H
 	w.git.PublicURL = w.origin
 	w.model = &providertest.Model{Key: w.key, Name: "scripted", Decide: w.decide}
 	w.plane = controlplanetest.New(controlplanetest.Options{
-		Origin: w.origin, GitHub: pullReader{w.git}, Qualified: qualified, RepoToken: w.repoToken,
+		Origin: w.origin, GitHub: pullReader{w.git}, Qualified: qualified, RepoToken: w.repoToken, Attempts: 1,
 	})
 	server := &http.Server{Handler: w.record(wrap(w.routes())), ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(listener) }()
