@@ -31,6 +31,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "veyra-init: is PID 1 of a sandbox; as a command: unpack DIR, read PATH [MAX], write PATH")
 		os.Exit(2)
 	}
+	resetSignals()
 	if err := serve(os.Stdin, os.Stdout); err != nil {
 		lastWords(err)
 	}
