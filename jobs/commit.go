@@ -3,6 +3,7 @@ package jobs
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -54,7 +55,7 @@ func (j *job) admit(ctx context.Context, place sandbox.Sandbox, c collected) (co
 	c.changes = withoutPaths(c.changes, ignored)
 	j.facts.ignored = len(ignored)
 	if len(c.changes.Unsupported) > 0 {
-		return c, fail(protocol.CodeChangeUnsupported, "judging the change", fmt.Errorf("%q and %d more can't be delivered", c.changes.Unsupported[0], len(c.changes.Unsupported)-1))
+		return c, fail(protocol.CodeChangeUnsupported, "judging the change", fmt.Errorf("%d changed paths can't be delivered, the first is %q", len(c.changes.Unsupported), c.changes.Unsupported[0]))
 	}
 	if len(c.changes.Changes) == 0 {
 		return c, &returnedError{
@@ -65,7 +66,26 @@ func (j *job) admit(ctx context.Context, place sandbox.Sandbox, c collected) (co
 	if n := len(c.changes.Changes); n > protocol.MaxChangedFiles {
 		return c, fail(protocol.CodeChangeTooLarge, "judging the change", fmt.Errorf("%d files changed", n))
 	}
+	if n := namesOnWire(c.changes); n > maxNamesOnWire {
+		return c, fail(protocol.CodeChangeTooLarge, "judging the change", fmt.Errorf("the names of the changed files take %d bytes", n))
+	}
 	return c, judge(c)
+}
+
+// maxNamesOnWire bounds the list of changed files as JSON, in bytes: the result
+// must stay below the size of a request body.
+const maxNamesOnWire = 1 << 20
+
+func namesOnWire(set gitops.ChangeSet) int {
+	total := 0
+	for _, change := range set.Changes {
+		text, err := json.Marshal(change.Path)
+		if err != nil {
+			return maxNamesOnWire + 1
+		}
+		total += len(text) + 1
+	}
+	return total
 }
 
 // judge asks the path rules about both names of a rename: every written and
@@ -82,7 +102,7 @@ func judge(c collected) error {
 	if len(found) == 0 {
 		return nil
 	}
-	cause := fail(violationCode(found), "judging the change", fmt.Errorf("%q: %s (%d in all)", found[0].Path, found[0].Rule, len(found)))
+	cause := fail(violationCode(found), "judging the change", fmt.Errorf("%d paths must not change here, the first is %q (%s, rule %q)", len(found), found[0].Path, found[0].Kind, found[0].Rule))
 	return &returnedError{cause: cause, why: whyViolations(found), tree: c.spool}
 }
 

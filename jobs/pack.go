@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
@@ -77,7 +78,7 @@ func (j *job) gitAnswer(ctx context.Context, place sandbox.Sandbox, argv []strin
 		answered <- err
 	}()
 	exit, runErr := place.Run(ctx, sandbox.Command{
-		Argv: argv, Stdin: in, Stdout: into, Stderr: words, Timeout: limit, OutputBytes: maxGitAnswer,
+		Argv: argv, Env: j.gitEnv(), Stdin: in, Stdout: into, Stderr: words, Timeout: limit, OutputBytes: maxGitAnswer,
 	})
 	into.Close()
 	readErr := <-answered
@@ -98,3 +99,10 @@ func (j *job) gitAnswer(ctx context.Context, place sandbox.Sandbox, argv []strin
 // maxGitAnswer bounds what the git worker may print: a manifest of 200,000
 // paths and the pack of a change set fit.
 const maxGitAnswer = 2 << 30
+
+// gitEnv keeps the git worker below the sandbox's memory: it collects earlier
+// rather than being killed.
+func (j *job) gitEnv() []string {
+	memory := j.cfg.Policy.Limits.MemoryBytes / 5 * 4
+	return append(sandbox.DefaultEnv(), "GOGC=50", "GOMEMLIMIT="+strconv.FormatInt(memory, 10))
+}

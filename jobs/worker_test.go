@@ -154,6 +154,7 @@ func TestChangesThatMustNotBeDelivered(t *testing.T) {
 		"nested git E01":    {"mkdir -p sub/.git/hooks; echo x > sub/.git/hooks/pre-push", protocol.CodeChangeUnsupported},
 		"tests still fail":  {"echo x > other.py", protocol.CodeTestsFailedAfterRepair},
 		"too many files":    {"for i in $(seq 901); do echo x > f$i; done", protocol.CodeChangeTooLarge},
+		"names too long":    {"d=$(printf 'x%.0s' $(seq 200)); p=$d/$d/$d/$d/$d/$d/$d; mkdir -p $p; for i in $(seq 850); do echo x > $p/$i; done", protocol.CodeChangeTooLarge},
 		"tests are removed": {"rm -r tests; mkdir tests; touch tests/__init__.py", protocol.CodeTestsFailedAfterRepair},
 	}
 	for name, c := range cases {
