@@ -102,7 +102,7 @@ func startRunner(store string) (err error) {
 		return nil
 	}
 	backend.client, err = runner.Start(context.Background(), runner.Config{
-		Instance: "test-jobs", Policy: "strict", Images: store, Disks: filepath.Join(backend.dir, "disks"),
+		Instance: fmt.Sprintf("run-jobs%d", os.Getpid()), Policy: "strict", Images: store, Disks: filepath.Join(backend.dir, "disks"),
 		Runtime: runtime, Init: filepath.Join(backend.dir, "init"), Git: filepath.Join(backend.dir, "git"), Stderr: os.Stderr,
 	})
 	if err != nil {
