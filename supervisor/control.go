@@ -109,6 +109,8 @@ func (c *control) link(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case errors.Is(err, ErrPaired):
 		deny(w, http.StatusConflict, "already paired")
+	case errors.Is(err, ErrUnreachable):
+		deny(w, http.StatusPreconditionFailed, err.Error())
 	case err != nil:
 		deny(w, http.StatusInternalServerError, err.Error())
 	default:

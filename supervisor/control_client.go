@@ -46,7 +46,8 @@ func (c *Control) Status(ctx context.Context) (Status, error) {
 	return s, err
 }
 
-// Link asks for the connection link; ErrPaired while paired.
+// Link asks for the connection link; ErrPaired while paired, ErrUnreachable
+// where the control plane could not come by it.
 func (c *Control) Link(ctx context.Context, rotate bool) (string, error) {
 	var l linkReply
 	err := c.get(ctx, http.MethodPost, "/link?rotate="+strconv.FormatBool(rotate), &l)
@@ -101,6 +102,8 @@ func (e *controlError) Unwrap() error {
 		return ErrBusyJob
 	case http.StatusConflict:
 		return ErrPaired
+	case http.StatusPreconditionFailed:
+		return ErrUnreachable
 	}
 	return nil
 }

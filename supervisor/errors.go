@@ -12,6 +12,19 @@ var ErrState = errors.New("state is not usable")
 // ErrPaired is returned when a link is asked for while this instance is paired.
 var ErrPaired = errors.New("already paired")
 
+// ErrUnreachable is wrapped by the sentence that says why no link is made: the
+// control plane could not come here with it.
+var ErrUnreachable = errors.New("the control plane can't reach this host")
+
+// unreachable is that sentence, for the owner.
+type unreachable string
+
+// Error returns the sentence.
+func (u unreachable) Error() string { return string(u) }
+
+// Unwrap lets callers find ErrUnreachable.
+func (u unreachable) Unwrap() error { return ErrUnreachable }
+
 // ErrNoJob answers for an id that no record has.
 var ErrNoJob = errors.New("no run of this id is known")
 

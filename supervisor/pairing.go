@@ -37,7 +37,10 @@ type PairingConfig struct {
 	PublicKey string
 	// PublicHost is what a link names: host or host:port.
 	PublicHost string
-	LinkTTL    time.Duration
+	// Unreachable says why the control plane can't come to PublicHost; while it
+	// says something no link is made.
+	Unreachable string
+	LinkTTL     time.Duration
 	// Origins are the ones that a claim may name.
 	Origins []protocol.Origin
 	Log     *slog.Logger
@@ -138,12 +141,15 @@ func (b *binding) state() PairState {
 
 // Link returns the current connection link, and makes a new one if there is
 // none that works or rotate asks for it; the old one is revoked. While paired
-// it is ErrPaired.
+// it is ErrPaired, and where nobody could come by it ErrUnreachable.
 func (p *Pairing) Link(rotate bool) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.State() == Paired {
 		return "", ErrPaired
+	}
+	if why := p.config.Unreachable; why != "" {
+		return "", unreachable(why)
 	}
 	now := time.Now()
 	if rotate || !p.links.works(now) {

@@ -151,6 +151,9 @@ func tellReady(log *slog.Logger, host *host) {
 		"image", host.imageWord())
 	if host.pairing.State() != supervisor.Paired {
 		log.Info("not paired: `veyra-sandboxd link` prints the connection link")
+		if why := host.settings.unreachable(); why != "" {
+			log.Warn("no link can be made yet: " + why)
+		}
 	}
 }
 

@@ -18,9 +18,10 @@ type variable struct {
 }
 
 // variables lists every name; the reference runtime's names are among them, so
-// that its .env file works as it is.
+// that its .env file works as it is. They are applied in this order, whatever
+// the order of the environment.
 var variables = []variable{
-	{"VEYRA_RUNTIME_ROLE", text(func(s *Settings) *string { return &s.Role })},
+	{"VEYRA_RUNTIME_ROLE", role},
 	{"VEYRA_POLICY", text(func(s *Settings) *string { return &s.Policy })},
 	{"VEYRA_RUNTIME_STATE_DIR", text(func(s *Settings) *string { return &s.StateDir })},
 	{"VEYRA_CACHE_DIR", text(func(s *Settings) *string { return &s.CacheDir })},
@@ -38,8 +39,8 @@ var variables = []variable{
 	{"AI_PROVIDER", text(func(s *Settings) *string { return &s.shownProvider })},
 	{"AI_BASE_URL", text(func(s *Settings) *string { return &s.Provider.BaseURL })},
 	{"AI_MODEL", text(func(s *Settings) *string { return &s.Provider.Model })},
-	{"AI_API_KEY", text(func(s *Settings) *string { return &s.key })},
-	{"AI_API_KEY_FILE", text(func(s *Settings) *string { return &s.Provider.KeyFile })},
+	{"AI_API_KEY", apiKey},
+	{"AI_API_KEY_FILE", text(func(s *Settings) *string { return &s.Provider.KeyFile })}, // counts before AI_API_KEY
 	{"AI_HEALTHCHECK_MODE", healthMode},
 	{"VEYRA_MODEL_CONTEXT_CHARACTERS", contextCharacters},
 	{"VEYRA_MODEL_TIMEOUT_SECONDS", seconds(func(s *Settings) *time.Duration { return &s.Provider.Timeout })},
@@ -51,25 +52,61 @@ var variables = []variable{
 	}},
 }
 
-// readEnvironment applies NAME=value pairs. Empty values count as not set;
-// unknown VEYRA_ names are noted once each.
+// readEnvironment applies NAME=value pairs, as of os.Environ.
 func (s *Settings) readEnvironment(environ []string) error {
+	var found []assignment
 	for _, pair := range environ {
 		name, value, _ := strings.Cut(pair, "=")
-		if value == "" {
-			continue
-		}
-		i := slices.IndexFunc(variables, func(v variable) bool { return v.name == name })
-		if i < 0 {
-			if strings.HasPrefix(name, "VEYRA_") {
-				s.note("the environment variable %.100q is not known and has no effect", name)
-			}
-			continue
-		}
-		if err := variables[i].set(s, value); err != nil {
-			return fmt.Errorf("%w: %s: %w", errSettings, name, err)
-		}
+		found = append(found, assignment{name, value})
 	}
+	return s.readNames(found)
+}
+
+// readNames applies one layer of names. Empty values count as not set; unknown
+// VEYRA_ names are noted once each.
+func (s *Settings) readNames(found []assignment) error {
+	values := map[string]string{}
+	for _, a := range found {
+		values[a.name] = a.value
+		known := slices.ContainsFunc(variables, func(v variable) bool { return v.name == a.name })
+		if known || a.value == "" || !strings.HasPrefix(a.name, "VEYRA_") || s.named[a.name] {
+			continue
+		}
+		s.named[a.name] = true
+		s.note("the environment variable %.100q is not known and has no effect", a.name)
+	}
+	for _, v := range variables {
+		value, err := plainValue(values[v.name])
+		if err == nil && value == "" {
+			continue
+		}
+		if err == nil {
+			err = v.set(s, value)
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %s: %w", errSettings, v.name, err)
+		}
+		s.named[v.name] = true
+	}
+	return nil
+}
+
+// role is taken in any case, as the reference runtime does.
+func role(s *Settings, value string) error {
+	s.Role = strings.ToUpper(value)
+	return nil
+}
+
+// keyPlaceholder stands in the reference runtime's example file.
+const keyPlaceholder = "PASTE_OWNER_PAID_KEY_HERE"
+
+// apiKey replaces a key file that was named with less weight.
+func apiKey(s *Settings, value string) error {
+	if value == keyPlaceholder {
+		s.note("AI_API_KEY still holds the example's placeholder and counts as not set")
+		return nil
+	}
+	s.key, s.Provider.KeyFile = value, ""
 	return nil
 }
 
@@ -125,8 +162,8 @@ func bindPort(s *Settings, value string) error {
 	return nil
 }
 
-// publicPort comes after RUNTIME_PUBLIC_HOST in the table, but the environment
-// may have them in any order, so finishPublic joins them.
+// publicPort is joined with the host by finishPublic: they may come from
+// different places.
 func publicPort(s *Settings, value string) error {
 	if err := checkPort(value); err != nil {
 		return err
@@ -143,8 +180,9 @@ func checkPort(value string) error {
 }
 
 func healthMode(s *Settings, value string) error {
-	switch value {
+	switch strings.ToLower(value) {
 	case "live":
+		s.skipProbe = false
 	case "mock":
 		s.skipProbe = true
 	default:
@@ -182,7 +220,8 @@ func (s *Settings) finishPublic() {
 		_, port, _ = net.SplitHostPort(s.Public.Listen)
 	}
 	s.Public.Host = net.JoinHostPort(strings.Trim(host, "[]"), port)
-	if port == "443" {
+	// 80 is where a proxy listens as well; the control plane comes by https.
+	if port == "443" || port == "80" {
 		s.Public.Host = strings.Trim(host, "[]")
 	}
 }

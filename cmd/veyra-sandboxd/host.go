@@ -251,7 +251,7 @@ func openPairing(s *Settings, dir string, key *signer.Client, log *slog.Logger) 
 	}
 	return supervisor.OpenPairing(supervisor.PairingConfig{
 		Dir: dir, RuntimeID: key.RuntimeID(), PublicKey: base64.RawURLEncoding.EncodeToString(key.PublicKey()),
-		PublicHost: s.Public.Host, LinkTTL: s.Public.LinkTTL, Origins: origins, Log: log,
+		PublicHost: s.Public.Host, Unreachable: s.unreachable(), LinkTTL: s.Public.LinkTTL, Origins: origins, Log: log,
 	})
 }
 

@@ -100,7 +100,7 @@ func codeOf(err error) int {
 		return own.code
 	case errors.Is(err, errSettings), errors.Is(err, signer.ErrState), errors.Is(err, journal.ErrState), errors.Is(err, supervisor.ErrState):
 		return exitState
-	case errors.Is(err, supervisor.ErrPaired), errors.Is(err, supervisor.ErrNoDaemon),
+	case errors.Is(err, supervisor.ErrPaired), errors.Is(err, supervisor.ErrUnreachable), errors.Is(err, supervisor.ErrNoDaemon),
 		errors.Is(err, supervisor.ErrNoJob), errors.Is(err, supervisor.ErrBusyJob),
 		errors.Is(err, journal.ErrLocked), errors.Is(err, fs.ErrNotExist):
 		return exitWrongState

@@ -14,6 +14,7 @@ import (
 type options struct {
 	policy   string
 	config   string
+	envFile  string
 	stateDir string
 	user     string
 	json     bool
@@ -23,16 +24,22 @@ func (o *options) addTo(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&o.policy, "policy", "", "policy that sandboxes are held to: strict, standard or relaxed")
 	flags.StringVar(&o.config, "config", "", "configuration file (YAML)")
+	flags.StringVar(&o.envFile, "env-file", "", "file of NAME=value lines, such as the reference runtime's .env")
 	flags.StringVar(&o.stateDir, "state-dir", "", "directory of identity, journal and jobs")
 	flags.BoolVar(&o.json, "json", false, "print data as JSON")
 	cmd.Flags().StringVar(&o.user, "user", "", "user that the supervisor becomes (default: an id of its own)")
 }
 
-// settings reads file, environment and flags, in rising order.
+// settings reads file, env file, environment and flags, in rising order.
 func (o *options) settings() (*Settings, error) {
 	s := defaultSettings()
 	if o.config != "" {
 		if err := s.readFile(o.config); err != nil {
+			return nil, err
+		}
+	}
+	if o.envFile != "" {
+		if err := s.readEnvFile(o.envFile); err != nil {
 			return nil, err
 		}
 	}

@@ -15,7 +15,8 @@ import (
 )
 
 // Settings is everything an owner can choose, with the defaults of
-// defaultSettings. Flags win over the environment, which wins over the file.
+// defaultSettings. Flags win over the environment, which wins over an env file,
+// which wins over the configuration file.
 // To add one: a field here with its default, a row in environment.go where it
 // has a name there, a line in docs/operating.md, a line in the changelog.
 type Settings struct {
@@ -52,7 +53,11 @@ type Settings struct {
 	shownProvider string
 	// skipProbe: the owner says that the provider is ready without asking.
 	skipProbe bool
-	notes     []string
+	// envFile is the file of --env-file, if there is one.
+	envFile string
+	// named holds every name that the environment or an env file has set.
+	named map[string]bool
+	notes []string
 }
 
 type controlPlaneSettings struct {
@@ -127,6 +132,7 @@ type keepSettings struct {
 func defaultSettings() *Settings {
 	s := &Settings{
 		Role: string(protocol.RoleWorker), Policy: "strict", CacheDir: "/var/cache/veyra-sandboxd", Engine: "loop", name: "default",
+		named: map[string]bool{},
 	}
 	s.ControlPlane = controlPlaneSettings{Origins: []string{"https://api.veyra.surf"}, Heartbeat: protocol.HeartbeatDefault}
 	s.Public = publicSettings{Listen: "0.0.0.0:9100", LinkTTL: 15 * time.Minute, TLS: tlsSettings{Mode: "proxy"}}
@@ -167,6 +173,7 @@ func (s *Settings) readFile(path string) error {
 
 // finish fills what depends on other settings.
 func (s *Settings) finish() {
+	s.noteDefaults()
 	if s.StateDir == "" {
 		s.StateDir = filepath.Join("/var/lib/veyra-sandboxd", s.name)
 	}
