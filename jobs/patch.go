@@ -34,7 +34,7 @@ func (j *job) writePatch(ctx context.Context, place sandbox.Sandbox, c collected
 	}
 	for _, change := range c.changes.Changes {
 		before := sideIn(ctx, place, c.manifest, change.Path)
-		_, _ = record.Write(patchOf(change, before, written[change.Path]))
+		_, _ = record.Write(patchOf(change.Path, change.Exec, before, written[change.Path]))
 	}
 }
 
@@ -58,15 +58,15 @@ func sideIn(ctx context.Context, place sandbox.Sandbox, manifest gitops.Manifest
 	return sideOf{text: text, exists: true, odd: !ok || !isText(text)}
 }
 
-func patchOf(change gitops.Change, before, after sideOf) []byte {
+func patchOf(path string, exec bool, before, after sideOf) []byte {
 	if before.odd || after.odd {
-		return fmt.Appendf(nil, "# %q: no text, or larger than %d bytes\n", change.Path, maxPatchFile)
+		return fmt.Appendf(nil, "# %q: no text, or larger than %d bytes\n", path, maxPatchFile)
 	}
-	head := fmt.Sprintf("# %q\n", change.Path)
+	head := fmt.Sprintf("# %q\n", path)
 	if bytes.Equal(before.text, after.text) {
-		return fmt.Appendf(nil, "%s# mode changed, executable: %v\n", head, change.Exec)
+		return fmt.Appendf(nil, "%s# mode changed, executable: %v\n", head, exec)
 	}
-	from, to := "a/"+quoted(change.Path), "b/"+quoted(change.Path)
+	from, to := "a/"+quoted(path), "b/"+quoted(path)
 	if !before.exists {
 		from = "/dev/null"
 	}

@@ -34,15 +34,23 @@ func (j *job) fetchRepository(ctx context.Context, r room) (repository, error) {
 	if err != nil {
 		return repository{}, err
 	}
-	until := time.Now().Add(min(r.budgets.SetUp, r.left()-leastTime/2))
 	var got repository
-	err = patience(ctx, j.log, until, passingFetch, func() (err error) {
-		webCtx, cancel := context.WithDeadlineCause(ctx, until, errSlowHost)
-		defer cancel()
+	err = j.fetching(ctx, r, func(webCtx context.Context) (err error) {
 		got, err = j.fetchOnce(ctx, webCtx, r, remote)
 		return err
 	})
 	return got, err
+}
+
+// fetching tries a step that needs the repository host, with patience, within
+// the set-up's time.
+func (j *job) fetching(ctx context.Context, r room, step func(webCtx context.Context) error) error {
+	until := time.Now().Add(min(r.budgets.SetUp, r.left()-leastTime/2))
+	return patience(ctx, j.log, until, passingFetch, func() error {
+		webCtx, cancel := context.WithDeadlineCause(ctx, until, errSlowHost)
+		defer cancel()
+		return step(webCtx)
+	})
 }
 
 // errSlowHost ends a download that would take more than the set-up's time: that
@@ -114,7 +122,11 @@ func (j *job) index(ctx, webCtx context.Context, r repository, place sandbox.San
 	}
 	r.manifest = manifest
 	j.facts.base = base
-	if r.plan, r.setUp, err = j.plan(ctx, r.funded, tree{ctx: ctx, place: place, manifest: manifest}); err != nil {
+	written := tree{ctx: ctx, place: place, manifest: manifest}
+	if r.plan, err = detectPlan(r.funded, written); err != nil {
+		return r, err
+	}
+	if r.setUp, err = setUpOf(r.plan, written); err != nil {
 		return r, err
 	}
 	j.facts.plan = r.plan
@@ -168,19 +180,23 @@ func readInside(ctx context.Context, place sandbox.Sandbox, path string, limit i
 	return content.Bytes(), err == nil && exit.Code == 0
 }
 
-// plan finds out how the repository is tested and what it needs before.
-func (j *job) plan(_ context.Context, funded policies.Plan, t tree) (policies.Plan, policies.SetUp, error) {
-	plan := funded
-	if len(plan.Commands) == 0 {
-		found, err := policies.Detect(t)
-		if err != nil {
-			return plan, policies.SetUp{}, fmt.Errorf("detecting the toolchain: %w", err)
-		}
-		plan = found
+// detectPlan finds out how the repository is tested, unless that is funded.
+func detectPlan(funded policies.Plan, t policies.Tree) (policies.Plan, error) {
+	if len(funded.Commands) > 0 {
+		return funded, nil
 	}
+	found, err := policies.Detect(t)
+	if err != nil {
+		return funded, fmt.Errorf("detecting the toolchain: %w", err)
+	}
+	return found, nil
+}
+
+// setUpOf finds out what the repository needs before its tests can run.
+func setUpOf(plan policies.Plan, t policies.Tree) (policies.SetUp, error) {
 	setUp, err := policies.SetUpOf(plan.Toolchain, t)
 	if err != nil {
-		return plan, setUp, fmt.Errorf("reading what the project needs: %w", err)
+		return setUp, fmt.Errorf("reading what the project needs: %w", err)
 	}
-	return plan, setUp, nil
+	return setUp, nil
 }

@@ -2,7 +2,9 @@ package jobs
 
 import (
 	"path"
+	"regexp"
 	"slices"
+	"strings"
 )
 
 // testControls are files that change what a test run means without being
@@ -10,6 +12,27 @@ import (
 var testControls = []string{
 	"conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "sitecustomize.py", "usercustomize.py", ".coveragerc",
 	"jest.config.js", ".mocharc.json", "phpunit.xml", "phpunit.xml.dist", ".rspec", "surefire.properties",
+}
+
+// testDirs hold nothing but tests and what they need, by custom.
+var testDirs = []string{"test", "tests", "spec", "specs", "__tests__"}
+
+// testName matches what the common runners take for a file of tests.
+var testName = regexp.MustCompile(`^(test[_-].*|.*[._-](test|tests|spec)|.*(Test|Tests|TestCase|Spec)|test|tests)\.[A-Za-z0-9]+$|\.t\.sol$`)
+
+// isTestPath tells whether a change of this path may change what the tests ask
+// for, rather than what is tested.
+func isTestPath(p string) bool {
+	dir, base := path.Split(p)
+	if isTestControl(p) || testName.MatchString(base) {
+		return true
+	}
+	for part := range strings.SplitSeq(strings.ToLower(dir), "/") {
+		if slices.Contains(testDirs, part) {
+			return true
+		}
+	}
+	return false
 }
 
 func isTestControl(p string) bool { return slices.Contains(testControls, path.Base(p)) }

@@ -76,7 +76,7 @@ func (t *testRun) add(exit sandbox.Exit, output string) {
 
 // noTests are the words of the runners for "there was nothing to run". A job
 // that prints them by itself only harms its own result.
-var noTests = regexp.MustCompile(`(?m)^(Ran 0 tests in |NO TESTS RAN|=+ no tests ran)`)
+var noTests = regexp.MustCompile(`(?m)^(Ran 0 tests in |NO TESTS RAN|(=+ )?no tests ran in )`)
 
 // ranNothing: unittest (since 3.12) and pytest end with 5 when there was no
 // test; older ones end with 0 and say so.

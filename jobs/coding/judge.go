@@ -133,8 +133,8 @@ type judgeFinding struct {
 	Detail   string `json:"detail"`
 }
 
-// gravest orders the protocol's severities for the cut to what a report holds.
-var gravest = []string{
+// Severities are the protocol's, the gravest first.
+var Severities = []string{
 	protocol.SeverityCritical, protocol.SeverityHigh, protocol.SeverityMedium, protocol.SeverityLow, protocol.SeverityInfo,
 }
 
@@ -160,13 +160,10 @@ func readJudgement(m provider.Message, criteria int) (Judgement, error) {
 	}
 	for i, f := range answer.Findings {
 		severity := strings.ToUpper(strings.TrimSpace(f.Severity))
-		if !slices.Contains(gravest, severity) || strings.TrimSpace(f.Title) == "" {
+		if !slices.Contains(Severities, severity) || strings.TrimSpace(f.Title) == "" {
 			return Judgement{}, badSingle(fmt.Sprintf("finding %d needs a title and one of the five severities", i+1))
 		}
 		judged.Findings = append(judged.Findings, Finding{severity, f.Title, f.Detail})
 	}
-	slices.SortStableFunc(judged.Findings, func(a, b Finding) int {
-		return slices.Index(gravest, a.Severity) - slices.Index(gravest, b.Severity)
-	})
 	return judged, nil
 }

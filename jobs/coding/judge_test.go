@@ -49,7 +49,7 @@ func TestJudgementIsReadCriterionByCriterion(t *testing.T) {
 	want := coding.Judgement{
 		Summary:  "fine",
 		Criteria: []coding.Criterion{{Passed: true, Evidence: "calc.py adds"}, {Evidence: "old.py changed"}},
-		Findings: []coding.Finding{{"CRITICAL", "key", "in a.py"}, {"LOW", "style", ""}},
+		Findings: []coding.Finding{{"LOW", "style", ""}, {"CRITICAL", "key", "in a.py"}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
