@@ -54,6 +54,7 @@ type credentials struct {
 	token   protocol.RepoToken
 	expires time.Time // ours
 	asked   time.Time // of the last token that was given
+	pushing time.Time // of the last one that was given for a push
 }
 
 var _ jobs.Credentials = (*credentials)(nil)
@@ -103,13 +104,25 @@ func (c *credentials) Credential(ctx context.Context, fresh bool) (protocol.Repo
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	if c.token != "" && now.Before(c.expires) {
-		good := !fresh && c.expires.Sub(now) >= renewBefore
-		if good || now.Sub(c.asked) < askAtMost {
-			return c.token, nil
-		}
+	if c.token != "" && now.Before(c.expires) && c.enough(now, fresh) {
+		return c.token, nil
 	}
-	return c.ask(ctx, now.Add(min(askPatience, c.lease.left()-askReserve)))
+	token, err := c.ask(ctx, now.Add(min(askPatience, c.lease.left()-askReserve)))
+	if err == nil && fresh {
+		c.pushing = time.Now()
+	}
+	return token, err
+}
+
+// enough tells whether the token at hand will do without asking. The ask before
+// a push is what finds out that the lease was taken (protocol section 4, attack
+// case G08), so an answer given to begin with never stands in for it, not even a
+// second later; its own repeats, and renewals, are a minute apart.
+func (c *credentials) enough(now time.Time, fresh bool) bool {
+	if fresh {
+		return now.Sub(c.pushing) < askAtMost
+	}
+	return c.expires.Sub(now) >= renewBefore || now.Sub(c.asked) < askAtMost
 }
 
 func (c *credentials) ask(ctx context.Context, until time.Time) (protocol.RepoToken, error) {

@@ -25,7 +25,7 @@ class Job:
         self.cursor, self.hold, self.held = 0, None, threading.Event()
         self.tokens, self.leases = {}, {}
         self.repository_token = "ghs_" + secrets.token_hex(18)
-        self.submissions, self.accepted, self.failures, self.credentials = [], None, [], 0
+        self.submissions, self.accepted, self.failures, self.credentials, self.delivered = [], None, [], 0, []
         self.faults = list(options.get("faults", []))
         self.credential_faults = list(options.get("credential_faults", []))
         self.done, self.beats, self.statuses, self.phases = threading.Event(), 0, set(), []
@@ -148,6 +148,7 @@ class Plane:
         elif self.status == "ACTIVE" and self.job and not self.job.done.is_set():
             self.job.beats += 1
             answer["job_task"] = self.job.task()
+            self.job.delivered.append(answer["job_task"]["lease_token"])
         return 200, answer, {}
 
     def configuration(self, exchange, _):
@@ -228,6 +229,8 @@ class Plane:
     def result(self, exchange, body):
         job = self.holder(body)
         raw = exchange.body.replace(body["lease_token"].encode(), b"LEASE")
+        if body["lease_token"] not in job.delivered[-2:]:  # the newest, or one that a beat is just replacing
+            self.world.violation("a result under an old lease token")
         job.submissions.append((time.time(), raw))
         fault = job.faults.pop(0) if job.faults else ""
         if fault == "409":

@@ -1,4 +1,5 @@
 """What happens to the daemon, one function a scenario; each asserts what it saw."""
+import contextlib
 import http.client
 import json
 import re
@@ -48,27 +49,24 @@ SHELL_MEND = ("run", "cat calc.py && sed -i 's/a - b/a + b/' calc.py && python3 
 FINISH, DONE = ("finish",), ("say", "The sum is mended.")
 
 
-def pairing(world):
-    """Link, refusals that sign nothing, challenge and claim on one connection, early beats."""
-    equal(world.health(), {"ok": True, "protocol_version": 1, "paired": False}, "health")
-    printed = subprocess.run([world.options.daemon, "link", "--state-dir", world.state], env=world.env,
+def link_of(world, *arguments):
+    """What `link` prints: the token of a well-formed link."""
+    printed = subprocess.run([world.options.daemon, "link", *arguments, "--state-dir", world.state], env=world.env,
                              capture_output=True, text=True, timeout=30)
     equal(printed.returncode, 0, f"exit of link ({printed.stderr.strip()})")
     equal(len(printed.stdout.splitlines()), 1, "lines of link's output")
     link = urllib.parse.urlsplit(printed.stdout.strip())
     equal((link.scheme, link.netloc, link.query, link.fragment), ("veyra-connect", f"127.0.0.1:{world.port}", "protocol=1", ""), "link")
-    token = re.fullmatch(r"/connect/([A-Za-z0-9_-]{24,256})", link.path).group(1)
+    return re.fullmatch(r"/connect/([A-Za-z0-9_-]{24,256})", link.path).group(1)
+
+
+def challenged(world, token, connection=None):
+    """The challenge's answer, checked and kept, as a control plane does."""
     plane, challenge = world.plane, secrets.token_urlsafe(32)
-    good = {"token": token, "challenge": challenge, "veyra_origin": plane.origin}
-    for change, status in (({"token": secrets.token_urlsafe(36)}, 403), ({"veyra_origin": world.trap.origin}, 403),
-                           ({"challenge": "short"}, 400), ({"challenge": "!" * 43}, 400), ({"protocol_version": 2}, 400)):
-        got, body = world.call("POST", "/veyra/connect/challenge", {**good, **change})
-        equal(got, status, f"challenge with {change}")
-        assert "signature" not in json.loads(body), f"signed in spite of {change}"
-    connection = http.client.HTTPConnection("127.0.0.1", world.port, timeout=20)
-    status, body = world.call("POST", "/veyra/connect/challenge", good, connection)
-    equal(status, 200, f"challenge ({body[:200]})")
-    answer = json.loads(body)
+    body = {"token": token, "challenge": challenge, "veyra_origin": plane.origin}
+    status, raw = world.call("POST", "/veyra/connect/challenge", body, connection)
+    equal(status, 200, f"challenge ({raw[:200]})")
+    answer = json.loads(raw)
     plane.runtime_id, plane.public_key = answer["runtime_id"], unb64(answer["public_key"])
     assert re.fullmatch(r"runtime-[0-9a-f-]{36}", plane.runtime_id) and len(plane.public_key) == 32, answer
     assert plane.check_signature(answer["signature"], f"veyra-connect-v1:{challenge}:{plane.runtime_id}"), "the challenge's signature"
@@ -77,12 +75,54 @@ def pairing(world):
                                    "repository_access": "job-scoped-write", "job_transport": "veyra-outbound-heartbeat-v1"}, "capabilities")
     equal((answer["provider"], answer["model"]), ("foreign", world.model.name), "provider and model")
     assert 0 < len(answer["runtime_version"]) <= 64 and len(answer["provider_message"]) <= 240, answer
-    assert connection.sock is not None, "the connection was not kept alive"
-    claim = {"token": token, "agent_id": plane.agent, "agent_name": "Foreign", "runtime_credential": secrets.token_urlsafe(48),
-             "heartbeat_url": plane.origin + API + "heartbeat/", "configuration_url": plane.origin + API + "configuration/", "protocol_version": 1}
+
+
+def claim_of(world, token):
+    origin = world.plane.origin
+    return {"token": token, "agent_id": world.plane.agent, "agent_name": "Foreign", "runtime_credential": secrets.token_urlsafe(48),
+            "heartbeat_url": origin + API + "heartbeat/", "configuration_url": origin + API + "configuration/", "protocol_version": 1}
+
+
+def connecting(world):
+    """Links and refusals: nothing is signed, nothing consumed, floods delay nobody."""
+    equal(world.health(), {"ok": True, "protocol_version": 1, "paired": False}, "health")
+    old = link_of(world)
+    equal(link_of(world), old, "the current link, printed again")
+    token = link_of(world, "--rotate")
+    assert token != old, "link --rotate gave the same link"
+    good = {"token": token, "challenge": secrets.token_urlsafe(32), "veyra_origin": world.plane.origin}
+    for change, status in (({"token": old}, 403), ({"token": secrets.token_urlsafe(36)}, 403), ({"veyra_origin": world.trap.origin}, 403),
+                           ({"challenge": "short"}, 400), ({"challenge": "!" * 43}, 400), ({"protocol_version": 2}, 400)):
+        got, body = world.call("POST", "/veyra/connect/challenge", {**good, **change})
+        equal(got, status, f"challenge with {change}")
+        assert "signature" not in json.loads(body) and json.loads(body)["detail"], f"answer to {change}: {body[:200]}"
+    for _ in range(60):
+        status, _ = world.call("POST", "/veyra/connect/challenge", {**good, "token": secrets.token_urlsafe(36)})
+        assert status in (403, 429), f"wrong token: {status}"
+    with contextlib.suppress(OSError):  # cut off while it is still being sent is fine, too
+        status, _ = world.call("POST", "/veyra/connect/challenge", {**good, "padding": "x" * 10_000_000})
+        assert 400 <= status < 500, f"a body of 10 MB: {status}"
+    challenged(world, token)
     for change in ({"runtime_credential": "short"}, {"agent_id": ""}, {"heartbeat_url": world.trap.origin + API + "heartbeat/"},
-                   {"configuration_url": plane.origin + "/elsewhere/"}, {"protocol_version": 2}):
-        equal(world.call("POST", "/veyra/connect/claim", {**claim, **change})[0], 400, f"claim with {change}")
+                   {"configuration_url": world.plane.origin + "/elsewhere/"}, {"protocol_version": 2}):
+        equal(world.call("POST", "/veyra/connect/claim", {**claim_of(world, token), **change})[0], 400, f"claim with {change}")
+    for path in ("/metrics", "/readyz", "/", "/veyra/connect/", "/veyra/connect/status"):
+        status = world.call("GET", path)[0]
+        assert status in (404, 405), f"{path} on the public listener: {status}"
+
+
+def pairing(world):
+    """A claim whose answer was lost, then one that counts: a new link, one connection, early beats."""
+    plane, token = world.plane, link_of(world)
+    challenged(world, token)
+    equal(world.call("POST", "/veyra/connect/claim", claim_of(world, token))[0], 201, "first claim")
+    time.sleep(1.5)  # its answer is lost here, so every beat is answered 500
+    equal(world.health()["paired"], False, "paired before the first 200")
+    token = link_of(world)
+    connection = http.client.HTTPConnection("127.0.0.1", world.port, timeout=20)
+    challenged(world, token, connection)
+    assert connection.sock is not None, "the connection was not kept alive"
+    claim = claim_of(world, token)
     status, body = world.call("POST", "/veyra/connect/claim", claim, connection)
     equal((status, json.loads(body)), (201, {"connected": True, "runtime_id": plane.runtime_id, "agent_id": plane.agent}), "claim")
     status, body = world.call("POST", "/veyra/connect/claim", claim)
@@ -91,6 +131,8 @@ def pairing(world):
     plane.credential = claim["runtime_credential"]
     wait(lambda: plane.beats >= 2, 15, "the second heartbeat")
     equal(world.health()["paired"], True, "paired")
+    body = {"token": token, "challenge": secrets.token_urlsafe(32), "veyra_origin": plane.origin}
+    equal(world.call("POST", "/veyra/connect/challenge", body)[0], 403, "a challenge once paired")
 
 
 def qualification(world):
@@ -467,7 +509,7 @@ def elsewhere(world):
 
 SLOW = (outage, disconnect)
 SCENARIOS = [
-    ("pairing", pairing), ("qualification", qualification), ("funded command", funded), ("several commands", several_commands),
+    ("connecting", connecting), ("pairing", pairing), ("qualification", qualification), ("funded command", funded), ("several commands", several_commands),
     ("detected pytest, shell only", detected_pytest), ("detected unittest, shell only", detected_unittest),
     ("new, changed, deleted, mode, renamed", shapes), ("odd output", odd_output), ("result refused three times", refused_three_times),
     ("result's answer lost", lost_answer), ("result answered 500 with HTML", html_500), ("passing trouble around the work", passing_trouble),

@@ -28,7 +28,7 @@ import time
 from forge import Forge
 from model import Model
 from plane import Job, Plane
-from scenarios import SCENARIOS, SLOW, ending, pairing, qualification, wait
+from scenarios import SCENARIOS, SLOW, connecting, ending, pairing, qualification, wait
 from web import Trap
 
 
@@ -163,7 +163,7 @@ def main():
     try:
         world.start()
         for name, scenario in SCENARIOS:
-            needed = scenario in (pairing, qualification, ending)
+            needed = scenario in (connecting, pairing, qualification, ending)
             if scenario in SLOW and not options.slow or not (needed or re.search(options.only, name)):
                 continue
             good = perform(world, name, scenario)
