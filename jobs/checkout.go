@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
@@ -44,12 +46,12 @@ func (v *verification) checkOut(ctx context.Context, c claim) (commitTree, error
 
 func (v *verification) checkOutOnce(ctx, webCtx context.Context, c claim) (commitTree, error) {
 	out := commitTree{claim: c}
-	base, err := v.fetchTree(ctx, webCtx, c, c.base)
+	var base, head tree
+	both, bothCtx := errgroup.WithContext(webCtx)
+	both.Go(func() (err error) { base, err = v.fetchTree(ctx, bothCtx, c, c.base); return err })
+	both.Go(func() (err error) { head, err = v.fetchTree(ctx, bothCtx, c, c.head); return err })
+	err := both.Wait()
 	defer v.end(base.place)
-	if err != nil {
-		return out, err
-	}
-	head, err := v.fetchTree(ctx, webCtx, c, c.head)
 	defer v.end(head.place)
 	if err != nil {
 		return out, err
@@ -97,10 +99,10 @@ func agree(c claim, base, head gitops.Manifest) error {
 	return nil
 }
 
-// reviewPlan finds out how the commit is tested. The target branch decides, not
-// the change, which could bring commands and settings of its own: only where the
-// change touches a manifest, or the base has no tests to detect, its own count,
-// and that is noted (attack case C18).
+// reviewPlan finds out how the commit is tested. What the target branch had when
+// the change began decides, not the change, which could bring commands and
+// settings of its own: only where the change touches a manifest, or the base has
+// no tests to detect, its own count, and that is noted (attack case C18).
 func (v *verification) reviewPlan(c claim, base, head tree) (plan policies.Plan, setUp policies.SetUp, err error) {
 	if plan, err = fundedPlan(v.task.Policy.RequiredCommands, protocol.MaxReviewCommands); err != nil {
 		return plan, setUp, err

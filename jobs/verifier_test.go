@@ -1,6 +1,7 @@
 package jobs_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,8 +12,10 @@ import (
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops/githosttest"
+	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/internal/canonjson"
 	"github.com/veyra-labs/veyra-sandboxd/jobs"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/provider/providertest"
 )
@@ -349,7 +352,8 @@ func TestPathsOutsideTheJob(t *testing.T) {
 // and of the git host passes inside the lease.
 func TestTroubleThatPasses(t *testing.T) {
 	s := newSubmitted(t, project(), fixed(nil), says(true))
-	s.model.Queue(providertest.Fault{Status: 200, Body: `{"choices":[{"message":{"role":"assistant","content":"I approve."}}]}`})
+	down := providertest.Fault{Status: 503}
+	s.model.Queue(down, down, down, providertest.Fault{Status: 200, Body: `{"choices":[{"message":{"role":"assistant","content":"I approve."}}]}`})
 	failed := false
 	s.world.git.Fault = func(r *http.Request) githosttest.Fault {
 		if r.Method != http.MethodPost || failed {
@@ -359,14 +363,103 @@ func TestTroubleThatPasses(t *testing.T) {
 		return githosttest.Cut(100)
 	}
 	s.want(protocol.VerdictApproved)
-	if !failed || len(s.model.Requests()) != 2 {
+	if !failed || len(s.model.Requests()) != 5 {
 		t.Errorf("fault met: %v, requests %d", failed, len(s.model.Requests()))
 	}
 }
 
-// A server without filters costs more, and gives the same verdict.
-func TestVerificationWithoutFilters(t *testing.T) {
+// Old servers and those without filters cost more, and give the same verdict.
+func TestVerificationWithOtherServers(t *testing.T) {
+	for name, c := range map[string]struct{ old, filters bool }{
+		"version 2, no filters": {false, false}, "version 0": {true, true}, "version 0, no filters": {true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSubmitted(t, project(), fixed(nil), says(true))
+			s.world.git.OldProtocol = c.old
+			s.must("config", "uploadpack.allowFilter", fmt.Sprint(c.filters))
+			s.want(protocol.VerdictApproved)
+		})
+	}
+}
+
+// After criss-cross merges there are two merge bases; the list of either is
+// one that the host may have made.
+func TestTwoMergeBases(t *testing.T) {
 	s := newSubmitted(t, project(), fixed(nil), says(true))
-	s.must("config", "uploadpack.allowFilter", "false")
+	tree := s.must("rev-parse", s.head+"^{tree}")
+	ours, err := s.world.git.Commit("acme", "shop", "main", with(map[string]githosttest.File{"main.txt": githosttest.Text("m\n")}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := s.world.git.Commit("acme", "shop", "side", fixed(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs = s.must("commit-tree", "-m", "side", "-p", s.base, s.must("rev-parse", theirs+"^{tree}"))
+	main := s.must("commit-tree", "-m", "merge", "-p", ours, "-p", theirs, s.must("rev-parse", ours+"^{tree}"))
+	s.must("update-ref", "refs/heads/main", main)
+	s.head = s.must("commit-tree", "-m", "merge", "-p", theirs, "-p", ours, tree)
+	s.must("update-ref", "refs/pull/1/head", s.head)
+	bases := strings.Fields(s.must("merge-base", "--all", main, s.head))
+	if len(bases) != 2 {
+		t.Fatalf("git finds %q", bases)
+	}
+	s.review.Verification.Submission.CommitSHA = s.head
+	s.review.Verification.Submission.ChangedFiles = strings.Split(s.must("diff", "--name-only", ours, s.head), "\n")
 	s.want(protocol.VerdictApproved)
+}
+
+// A limit of this host is nothing that the commit did: another host may have
+// more, so that nobody is told a verdict.
+func TestLimitHasNoVerdict(t *testing.T) {
+	hungry := githosttest.Text("import unittest\n\n\nclass T(unittest.TestCase):\n    def test_add(self):\n        bytearray(6 << 30).find(b'x')\n        x = bytes(bytearray(b'x')) * (6 << 30)\n")
+	s := newSubmitted(t, project(), fixed(map[string]githosttest.File{"tests/test_calc.py": hungry}), says(true))
+	s.silent(protocol.CodeSandboxOOM)
+}
+
+// What the image lacks is no failure of the tests: the image itself, a program,
+// or a runner's module.
+func TestMissingToolHasNoVerdict(t *testing.T) {
+	s := newSubmitted(t, project(), fixed(nil), says(true))
+	s.config.Image = func(policies.Toolchain) (images.Digest, bool) { return "", false }
+	s.silent(protocol.CodeToolchainUnavailable)
+	s = newSubmitted(t, project(), fixed(nil), says(true))
+	s.review.Verification.Policy.RequiredCommands = []string{"forge test"}
+	s.config.Image = func(policies.Toolchain) (images.Digest, bool) { return backend.image, true }
+	s.silent(protocol.CodeToolchainUnavailable)
+	words := "import sys\nprint('/usr/bin/python3: No module named pytest')\nsys.exit(1)\n"
+	s = newSubmitted(t, project(), fixed(map[string]githosttest.File{"tests/test_calc.py": githosttest.Text(words)}), says(true))
+	s.silent(protocol.CodeToolchainUnavailable)
+}
+
+// A project that needs a registry is left to hosts that have one.
+func TestNeededDependenciesHaveNoVerdict(t *testing.T) {
+	files := map[string]githosttest.File{"requirements.txt": githosttest.Text("requests==2.0\n")}
+	newSubmitted(t, with(files), fixed(files), says(true)).silent(protocol.CodeDependencyPreparationFailed)
+}
+
+// A drain in the middle leaves the run to the next start, which begins anew and
+// still counts what was spent.
+func TestVerificationBeginsAnewAfterARestart(t *testing.T) {
+	s := newSubmitted(t, project(), fixed(nil), says(true))
+	ctx, cancel := context.WithCancel(t.Context())
+	answer := s.model.Decide
+	s.model.Decide = func(c providertest.Conversation) providertest.Step {
+		switch len(s.model.Requests()) {
+		case 1:
+			return providertest.Step{Text: "not yet"}
+		case 2:
+			cancel()
+			return providertest.Step{Text: "still not"}
+		}
+		return answer(c)
+	}
+	if outcome := jobs.NewVerifier(s.config).Execute(ctx, s.review); outcome.Abandoned != string(protocol.CodeCancelled) || outcome.Report != nil {
+		t.Fatalf("cut off: %+v", outcome)
+	}
+	before, _ := s.ports.Spent()
+	s.want(protocol.VerdictApproved)
+	if after, _ := s.ports.Spent(); before == 0 || after <= before {
+		t.Errorf("tokens: %d, then %d", before, after)
+	}
 }

@@ -1,0 +1,94 @@
+package jobs
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/veyra-labs/veyra-sandboxd/gitops"
+	"github.com/veyra-labs/veyra-sandboxd/jobs/coding"
+	"github.com/veyra-labs/veyra-sandboxd/protocol"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// The inside is the point: no way to a report may lead around this function.
+func TestVerdictIsNeverBetterThanTheTests(t *testing.T) {
+	run := rapid.Custom(func(t *rapid.T) testRun {
+		return testRun{
+			code:  rapid.SampledFrom([]int{0, 0, 0, 1, 5, -1}).Draw(t, "code"),
+			ended: rapid.SampledFrom([]sandbox.Limit{"", "", "", sandbox.LimitTimeout}).Draw(t, "ended"),
+		}
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		j := judged{ran: ran{first: run.Draw(t, "first")}, decided: rapid.SampledFrom([]string{"", "", "no"}).Draw(t, "decided")}
+		if rapid.Bool().Draw(t, "has old") {
+			old := run.Draw(t, "old")
+			j.old = &old
+		}
+		met := true
+		for range rapid.IntRange(0, 3).Draw(t, "criteria") {
+			passed := rapid.SampledFrom([]bool{true, true, false}).Draw(t, "passed")
+			met = met && passed
+			j.judgement.Criteria = append(j.judgement.Criteria, coding.Criterion{Passed: passed})
+		}
+		var findings []finding
+		for range rapid.IntRange(0, 2).Draw(t, "findings") {
+			f := finding{Severity: rapid.SampledFrom(coding.Severities).Draw(t, "severity")}
+			met = met && f.Severity != protocol.SeverityHigh && f.Severity != protocol.SeverityCritical
+			findings = append(findings, f)
+		}
+		met = met && j.decided == "" && j.first.passed() && (j.old == nil || j.old.passed())
+		want := protocol.VerdictRejected
+		if met {
+			want = protocol.VerdictApproved
+		}
+		if got := verdict(j, findings); got != want {
+			t.Fatalf("verdict %s, want %s", got, want)
+		}
+	})
+}
+
+func TestListsThatBearOut(t *testing.T) {
+	add, del, mod := gitops.PathAdded, gitops.PathDeleted, gitops.PathModified
+	change := func(parts ...any) (out []gitops.ChangedPath) {
+		for i := 0; i < len(parts); i += 2 {
+			out = append(out, gitops.ChangedPath{Status: parts[i].(gitops.PathStatus), Path: parts[i+1].(string)})
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		changed []gitops.ChangedPath
+		listed  []string
+		want    bool
+	}{
+		"the same":                      {change(mod, "a", add, "b"), []string{"b", "a"}, true},
+		"a rename":                      {change(del, "a", add, "b"), []string{"b"}, true},
+		"both names":                    {change(del, "a", add, "b"), []string{"a", "b"}, true},
+		"two sources, one new name":     {change(del, "a", add, "b", del, "c"), []string{"b"}, false},
+		"one of two sources":            {change(del, "a", add, "b", del, "c"), []string{"b", "c"}, true},
+		"a deletion hidden":             {change(del, "a", mod, "b"), []string{"b"}, false},
+		"a modification hidden":         {change(mod, "a", add, "b"), []string{"b"}, false},
+		"an addition hidden":            {change(del, "a", add, "b", add, "c"), []string{"b"}, false},
+		"one more":                      {change(mod, "a"), []string{"a", "b"}, false},
+		"one twice":                     {change(mod, "a"), []string{"a", "a"}, false},
+		"nothing, although a file left": {change(del, "a"), nil, false},
+		"another case":                  {change(mod, "A"), []string{"a"}, false},
+	} {
+		if got := bearsOut(c.changed, c.listed); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestPathsOfTests(t *testing.T) {
+	for path, want := range map[string]bool{
+		"tests/x.json": true, "src/test/java/A.java": true, "a/__tests__/b.js": true, "pkg/a_test.go": true, "test_a.py": true,
+		"a_test.py": true, "app.spec.ts": true, "app.test.tsx": true, "CalcTest.java": true, "spec/a_spec.rb": true, "A.t.sol": true,
+		"conftest.py": true, "src/setup.cfg": true, "tests.py": true,
+		"latest.py": false, "contest.go": false, "src/attest/a.py": false, "README.md": false, "protest.rb": false, "testing.py": false,
+	} {
+		if got := isTestPath(path); got != want {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
