@@ -95,7 +95,7 @@ func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, lo
 	config := jobsConfig(s, host, model, secrets, metrics, log)
 	super, err := supervisor.New(supervisorConfig(s, host), supervisor.Parts{
 		Pairing: host.pairing, Signer: host.signer, Journal: records,
-		Worker: jobs.NewWorker(config), Qualifier: jobs.NewQualifier(config),
+		Worker: jobs.NewWorker(config), Verifier: jobs.NewVerifier(config), Qualifier: jobs.NewQualifier(config),
 		Checks: checks(s, host, model), Secrets: secrets, Metrics: metrics, Log: log,
 		Public: host.public, Admin: host.admin, Control: host.control,
 	})
