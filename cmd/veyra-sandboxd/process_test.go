@@ -180,12 +180,30 @@ func (d *daemon) text() string {
 	return d.log.String()
 }
 
-// cleanUp ends whatever a failed test left.
+// cleanUp ends whatever a failed test left, as its owner would: the next daemon
+// of a state directory sweeps what the last one could not.
 func (d *daemon) cleanUp() {
 	d.killAll()
 	if d.t.Failed() || testing.Verbose() {
 		d.t.Logf("log of daemon %d:\n%s", d.cmd.Process.Pid, d.text())
 	}
+	if d.serving == nil || len(traces(d.instance(), d.state)) == 0 {
+		return
+	}
+	next := exec.Command(d.cmd.Path, d.cmd.Args[1:]...)
+	next.Env = d.cmd.Env
+	said, err := next.StderrPipe()
+	if err != nil || next.Start() != nil {
+		d.t.Errorf("the host could not be swept: %v", err)
+		return
+	}
+	for lines := bufio.NewScanner(said); lines.Scan(); {
+		if strings.Contains(lines.Text(), `"serving"`) {
+			_ = next.Process.Signal(unix.SIGTERM) // drain
+			_ = next.Process.Signal(unix.SIGTERM) // and cancel
+		}
+	}
+	_ = next.Wait()
 }
 
 // kill ends the supervisor as a crash does, and waits for that.
