@@ -99,7 +99,9 @@ func (s *Supervisor) credentials(r protocol.Repository, l *lease) *credentials {
 
 // Credential returns a token for the run's repository (see jobs.Credentials).
 // While it is refused or not answered it asks again with growing pauses, as
-// long as the lease and its patience last.
+// long as the lease and its patience last. A 401 that lasts as it does for beats
+// means that the owner disconnected this runtime: nothing is pushed then, and
+// one that passes costs no job.
 func (c *credentials) Credential(ctx context.Context, fresh bool) (protocol.RepoToken, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,6 +128,7 @@ func (c *credentials) enough(now time.Time, fresh bool) bool {
 }
 
 func (c *credentials) ask(ctx context.Context, until time.Time) (protocol.RepoToken, error) {
+	var unknown time.Time // since when this runtime is told that it is not known
 	for try := 0; ; try++ {
 		if c.lease.ctx.Err() != nil || c.lease.left() <= 0 {
 			return "", fmt.Errorf("asking for the repository credential: %w", jobs.ErrLeaseLost)
@@ -137,7 +140,12 @@ func (c *credentials) ask(ctx context.Context, until time.Time) (protocol.RepoTo
 		if answer.Class == protocol.ClassTaken {
 			return c.keep(answer.Reply)
 		}
-		if try >= goneTries && c.gone(answer) {
+		if answer.Class != protocol.ClassRevoked {
+			unknown = time.Time{}
+		} else if unknown.IsZero() {
+			unknown = time.Now()
+		}
+		if try >= goneTries && c.gone(answer) || !unknown.IsZero() && time.Since(unknown) >= protocol.RevokedAfter {
 			return "", fmt.Errorf("asking for the repository credential: %s: %w", answer.Say(), jobs.ErrLeaseLost)
 		}
 		wait := max(backoff(try), answer.RetryAfter)
@@ -162,12 +170,7 @@ func (c *credentials) once(ctx context.Context) (controlplane.Answer[protocol.Cr
 	if client == nil {
 		return controlplane.Answer[protocol.Credential]{}, jobs.ErrLeaseLost
 	}
-	answer := c.request(ctx, client)
-	if answer.Status == 401 {
-		// The owner disconnected this runtime: nothing is pushed from now on.
-		return answer, jobs.ErrLeaseLost
-	}
-	return answer, ctx.Err()
+	return c.request(ctx, client), ctx.Err()
 }
 
 // keep checks a credential against the task before its first use (attack case

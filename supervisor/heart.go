@@ -189,7 +189,7 @@ func judgeBeat(beat protocol.HeartbeatRequest, a controlplane.Answer[protocol.He
 		return "ok"
 	case a.Status == 500 && a.Err == nil && (beat.Health == protocol.Unhealthy || !beat.ProviderReady):
 		return "unhealthy"
-	case a.Status == 401:
+	case a.Class == protocol.ClassRevoked: // a proxy's own 401 page is not
 		return "unauthorized"
 	case errors.As(a.Err, &timeout) && timeout.Timeout():
 		return "timeout"
