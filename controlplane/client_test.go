@@ -91,6 +91,29 @@ func TestRequestsCarryWhatTheProtocolAsksFor(t *testing.T) {
 	}
 }
 
+// A verifier's two calls go to their own paths, with the verification's id.
+func TestVerifierCallsGoToTheirPaths(t *testing.T) {
+	var path string
+	var body []byte
+	c := client(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
+		path = r.URL.Path
+		body, _ = io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"ok":true,"verification_id":"`+agentID+`","write_access":true,"token":"t"}`)
+	}), 0)
+	given := c.VerificationCredential(context.Background(), protocol.VerifierCredentialRequest{VerificationID: agentID, LeaseToken: "tok"})
+	if path != "/api/v1/agent-runtime/verification/credential/" || given.Reply.WriteAccess == nil || !*given.Reply.WriteAccess {
+		t.Errorf("%s: %+v", path, given)
+	}
+	taken := c.SubmitVerificationResult(context.Background(), protocol.VerificationResultRequest{
+		VerificationID: agentID, LeaseToken: "tok", Report: []byte(`{"a":"<&>"}`), Signature: "sig",
+	})
+	want := `{"agent_id":"` + agentID + `","verification_id":"` + agentID + `","lease_token":"tok","report":{"a":"<&>"},"signature":"sig"}`
+	if path != "/api/v1/agent-runtime/verification/result/" || !taken.Reply.OK || strings.TrimSpace(string(body)) != want {
+		t.Errorf("%s: %s, %+v", path, body, taken)
+	}
+}
+
 // Attack case G01, and protocol section 2: every answer has a class and none of
 // them invents a task.
 func TestG01AnswersHaveClasses(t *testing.T) {

@@ -84,7 +84,7 @@ func (l *lab) start() {
 		Role: l.role, Version: "1.2.3", Provider: "scripted", Model: "model-1",
 		JobsDir: l.state + "/jobs", Heartbeat: l.beats,
 	}, supervisor.Parts{
-		Pairing: l.door.pairing, Signer: l.signer, Journal: l.journal, Worker: l.worker, Qualifier: l.qualifier,
+		Pairing: l.door.pairing, Signer: l.signer, Journal: l.journal, Worker: l.worker, Qualifier: l.qualifier, Verifier: l.verifier,
 		Checks: l.checks, Secrets: l.secrets, Metrics: telemetry.New("test"), Log: logger(l.t),
 	})
 	if err != nil {

@@ -47,6 +47,7 @@ type house struct {
 	checks    []supervisor.Check
 	worker    workerFunc
 	qualifier qualifierFunc
+	verifier  verifierFunc
 
 	// What follows lives from boot to crash.
 	sup     *supervisor.Supervisor
@@ -149,7 +150,7 @@ func (h *house) wire() (err error) {
 		Role: h.role, Version: "1.2.3", Provider: "scripted", Model: "model-1",
 		JobsDir: filepath.Join(h.state, "jobs"), SigningLog: h.signingLog(), OwnerUID: os.Getuid(),
 	}, supervisor.Parts{
-		Pairing: h.pairing, Signer: h.signer, Journal: h.journal, Worker: h.worker, Qualifier: h.qualifier,
+		Pairing: h.pairing, Signer: h.signer, Journal: h.journal, Worker: h.worker, Qualifier: h.qualifier, Verifier: h.verifier,
 		Checks: h.checks, Secrets: h.secrets, Metrics: telemetry.New("test"), Log: logger(h.t),
 		Public: listener, Control: listen(h.t, "unix", h.control),
 	})
@@ -349,6 +350,8 @@ func (s inProcess) Sign(_ context.Context, statement signer.Statement) (signer.S
 		text, err = protocol.QualificationStatement(v.ID, v.FilesHash, v.Code)
 	case signer.JobResult:
 		text, err = protocol.JobResultStatement(v.Assignment, v.Lease, v.EvidenceHash)
+	case signer.Verifier:
+		text, err = protocol.VerifierStatement(string(v.ID), v.Lease, v.ReportHash)
 	}
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", signer.ErrRefused, err)

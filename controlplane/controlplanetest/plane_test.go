@@ -28,13 +28,19 @@ type runtime struct {
 	plane  *controlplanetest.Plane
 	origin string
 
+	role              string
 	agent, credential string
 }
 
 func newRuntime(t *testing.T, opts controlplanetest.Options) *runtime {
 	t.Helper()
+	return newRuntimeOf(t, "WORKER", opts)
+}
+
+func newRuntimeOf(t *testing.T, role string, opts controlplanetest.Options) *runtime {
+	t.Helper()
 	_, key, _ := ed25519.GenerateKey(nil)
-	r := &runtime{t: t, key: key}
+	r := &runtime{t: t, key: key, role: role}
 	opts.Transport = controlplanetest.Direct{Handler: r}
 	r.plane = controlplanetest.New(opts)
 	origin, err := r.plane.Start()
@@ -43,7 +49,9 @@ func newRuntime(t *testing.T, opts controlplanetest.Options) *runtime {
 	}
 	t.Cleanup(r.plane.Close)
 	r.origin = origin
-	if _, err := r.plane.Pair(t.Context(), "veyra-connect://127.0.0.1:1/connect/"+strings.Repeat("t", 48)+"?protocol=1"); err != nil {
+	id := r.plane.AddAgent(controlplanetest.AgentSpec{Role: role})
+	link := "veyra-connect://127.0.0.1:1/connect/" + strings.Repeat("t", 48) + "?protocol=1"
+	if _, err := r.plane.PairWith(t.Context(), link, controlplanetest.PairOptions{AgentID: id}); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -64,14 +72,18 @@ func (r *runtime) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]any{"connected": true, "runtime_id": runtimeID, "agent_id": r.agent})
 		return
 	}
+	access := "job-scoped-write"
+	if r.role == "VERIFIER" {
+		access = "read-only"
+	}
 	challenge := body["challenge"].(string)
 	_ = json.NewEncoder(w).Encode(map[string]any{
 		"runtime_id": runtimeID, "challenge": challenge, "signature": r.sign("veyra-connect-v1:" + challenge + ":" + runtimeID),
 		"public_key":      base64.RawURLEncoding.EncodeToString(r.key.Public().(ed25519.PublicKey)),
 		"runtime_version": "1", "provider": "p", "model": "m", "provider_ready": true, "protocol_version": 1,
 		"capabilities": map[string]any{
-			"role": "WORKER", "coding": true, "verification": false, "testing": true, "git": true,
-			"repository_access": "job-scoped-write", "job_transport": "veyra-outbound-heartbeat-v1",
+			"role": r.role, "coding": r.role == "WORKER", "verification": r.role == "VERIFIER", "testing": true, "git": true,
+			"repository_access": access, "job_transport": "veyra-outbound-heartbeat-v1",
 		},
 	})
 }
