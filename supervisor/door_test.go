@@ -56,6 +56,12 @@ func (d *door) config() supervisor.PairingConfig {
 // open reads the state anew, as a restart does.
 func (d *door) open() {
 	d.t.Helper()
+	d.openBehind(true)
+}
+
+// openBehind is open, with or without a proxy in front.
+func (d *door) openBehind(proxy bool) {
+	d.t.Helper()
 	var err error
 	if d.pairing, err = supervisor.OpenPairing(d.config()); err != nil {
 		d.t.Fatal(err)
@@ -64,7 +70,7 @@ func (d *door) open() {
 		Role: protocol.RoleWorker, Version: "1.2.3", Provider: "p", Model: "m",
 		Provide: func() (bool, string) { return true, "" },
 	}
-	d.public = supervisor.NewPublic(d.pairing, inProcess{"runtime-" + someID, d.key}, intro, true, logger(d.t))
+	d.public = supervisor.NewPublic(d.pairing, inProcess{"runtime-" + someID, d.key}, intro, proxy, logger(d.t))
 }
 
 func (d *door) token(rotate bool) protocol.PairingToken {
