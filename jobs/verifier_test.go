@@ -335,6 +335,24 @@ func TestWordsInTheRepositoryAreNotObeyed(t *testing.T) {
 	}
 }
 
+// Attack case C18: manifests that the change brings choose no commands, and are
+// told of.
+func TestChangeDoesNotChooseItsTests(t *testing.T) {
+	lax := map[string]githosttest.File{
+		"package.json": githosttest.Text(`{"scripts":{"test":"exit 0"}}`), "Cargo.toml": githosttest.Text("[package]\nname = \"x\"\n"),
+		"calc.py": githosttest.Text("def add(a, b):\n    return a * b\n"),
+	}
+	s := newSubmitted(t, project(), with(lax), says(true))
+	s.review.Verification.Policy.RequiredCommands = nil
+	r := s.want(protocol.VerdictRejected)
+	if command := r[protocol.KeyIndependentCommand].(string); !strings.HasPrefix(command, "python ") {
+		t.Errorf("tested by %q", command)
+	}
+	if !strings.Contains(findings(r), "dependency manifests") {
+		t.Errorf("findings %s", findings(r))
+	}
+}
+
 // What the change may not touch is a rejection; the owner's own rules are not.
 func TestPathsOutsideTheJob(t *testing.T) {
 	s := newSubmitted(t, project(), fixed(nil), says(true))

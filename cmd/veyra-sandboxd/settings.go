@@ -217,7 +217,7 @@ func (s *Settings) checkVersion() error {
 		ok   bool
 		only string
 	}{
-		{"role", s.Role == string(protocol.RoleWorker), "WORKER"},
+		{"role", s.Role == string(protocol.RoleWorker) || s.Role == string(protocol.RoleVerifier), "WORKER or VERIFIER"},
 		{"engine", s.Engine == "loop", "loop"},
 		{"sandbox.backend", s.Sandbox.Backend == "auto" || s.Sandbox.Backend == "oci", "auto or oci"},
 		{"sandbox.runtime", s.Sandbox.Runtime == "auto" || s.Sandbox.Runtime == "runc", "auto or runc"},

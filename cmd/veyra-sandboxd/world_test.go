@@ -64,7 +64,8 @@ func newWorldBehind(t *testing.T, qualified bool, wrap func(http.Handler) http.H
 	w.git.PublicURL = w.origin
 	w.model = &providertest.Model{Key: w.key, Name: "scripted", Decide: w.decide}
 	w.plane = controlplanetest.New(controlplanetest.Options{
-		Origin: w.origin, GitHub: pullReader{w.git}, Qualified: qualified, RepoToken: w.repoToken, Attempts: 1,
+		Origin: w.origin, GitHub: pullReader{w.git}, Qualified: qualified, RepoToken: w.token(githosttest.Write),
+		ReadToken: w.token(githosttest.Read), Attempts: 1,
 	})
 	server := &http.Server{Handler: w.record(wrap(w.routes())), ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = server.Serve(listener) }()
@@ -117,14 +118,17 @@ func (w *world) sent(e controlplanetest.Endpoint) []string {
 	return append([]string(nil), w.bodies[controlplanetest.Prefix+string(e)+"/"]...)
 }
 
-func (w *world) repoToken(repository string) (string, time.Time) {
-	owner, name, _ := strings.Cut(repository, "/")
-	token := "ghs_" + rand.Text() + rand.Text()
-	w.git.Grant(owner, name, token, githosttest.Write)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.tokens = append(w.tokens, token)
-	return token, time.Now().Add(time.Hour)
+// token issues credentials of one kind for a repository.
+func (w *world) token(access githosttest.Access) func(string) (string, time.Time) {
+	return func(repository string) (string, time.Time) {
+		owner, name, _ := strings.Cut(repository, "/")
+		token := "ghs_" + rand.Text() + rand.Text()
+		w.git.Grant(owner, name, token, access)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.tokens = append(w.tokens, token)
+		return token, time.Now().Add(time.Hour)
+	}
 }
 
 // decide is the model: the qualification's answer, else the next step of the
