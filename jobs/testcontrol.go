@@ -14,6 +14,13 @@ var testControls = []string{
 	"jest.config.js", ".mocharc.json", "phpunit.xml", "phpunit.xml.dist", ".rspec", "surefire.properties",
 }
 
+// testSettings are files that may say how tests are run, beside much else: they
+// can't be put back for a run, since the change may need what else they say.
+var testSettings = []string{
+	"pyproject.toml", "package.json", "Makefile", "noxfile.py", "Rakefile", "composer.json", "Cargo.toml",
+	"build.gradle", "build.gradle.kts", "pom.xml", "foundry.toml", "manage.py",
+}
+
 // testDirs hold nothing but tests and what they need, by custom.
 var testDirs = []string{"test", "tests", "spec", "specs", "__tests__"}
 

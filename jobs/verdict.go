@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +37,7 @@ func (v *verification) note(severity, title, detail string) {
 // that a model says makes up for tests that fail.
 func (v *verification) evaluate(ctx context.Context, r ran) (judged, error) {
 	v.noteRules(r.commit.claim)
+	v.noteSettings(r.commit.claim)
 	v.noteRuns(r)
 	if why := v.refusal(r); why != "" {
 		return judged{ran: r, decided: why}, nil
@@ -48,12 +50,22 @@ func (v *verification) evaluate(ctx context.Context, r ran) (judged, error) {
 // noteRules turns broken path rules into findings.
 func (v *verification) noteRules(c claim) {
 	for _, found := range v.violations(c) {
-		path := fmt.Sprintf("%q", found.Path)
+		name := fmt.Sprintf("%q", found.Path)
 		switch found.Kind {
 		case policies.ViolationForbidden, policies.ViolationOutsideAllowed:
-			v.note(protocol.SeverityHigh, "The change touches a path that the job does not allow", path)
+			v.note(protocol.SeverityHigh, "The change touches a path that the job does not allow", name)
 		case policies.ViolationProtected:
-			v.note(protocol.SeverityLow, "The change touches a file that controls tools", path)
+			v.note(protocol.SeverityLow, "The change touches a file that controls tools", name)
+		}
+	}
+}
+
+// noteSettings tells the model, and whoever reads the report, to look at what
+// the run with the base versions can't undo.
+func (v *verification) noteSettings(c claim) {
+	for _, p := range c.changed {
+		if slices.Contains(testSettings, path.Base(p.Path)) {
+			v.note(protocol.SeverityMedium, "The change touches a file that may say how tests are run", fmt.Sprintf("%q", p.Path))
 		}
 	}
 }
@@ -142,7 +154,9 @@ func (v *verification) notes(r ran) []string {
 		notes = append(notes, "They pass as well with the base versions of the test files that the change touches.")
 	}
 	for _, f := range v.noted {
-		notes = append(notes, f.Title+".")
+		if line := f.Title + "."; !slices.Contains(notes, line) {
+			notes = append(notes, line)
+		}
 	}
 	return notes
 }

@@ -1,11 +1,17 @@
 package jobs
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"reflect"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
+	"github.com/veyra-labs/veyra-sandboxd/gitops/wire"
 	"github.com/veyra-labs/veyra-sandboxd/jobs/coding"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -90,5 +96,33 @@ func TestPathsOfTests(t *testing.T) {
 		if got := isTestPath(path); got != want {
 			t.Errorf("%s: %v", path, got)
 		}
+	}
+}
+
+// Attack case I14: what a verification holds of the repository host can't push,
+// and its steps name none of the worker's that do.
+func TestVerificationNamesNoPush(t *testing.T) {
+	if held := reflect.TypeFor[readable](); held.NumMethod() != 2 {
+		t.Errorf("%d methods reach the repository host", held.NumMethod())
+	}
+	if _, can := reflect.TypeFor[*wire.Remote]().MethodByName("Push"); !can {
+		t.Error("the name looked for below is no push any more")
+	}
+	forbidden := []string{"Push", "push", "publish", "intend", "resume", "commit", "pulls", "changeUntilTested"}
+	for _, name := range []string{"verifier.go", "claim.go", "checkout.go", "review.go", "verdict.go", "pack.go"} {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, isCall := n.(*ast.CallExpr)
+			if !isCall {
+				return true
+			}
+			if sel, isSel := call.Fun.(*ast.SelectorExpr); isSel && slices.Contains(forbidden, sel.Sel.Name) {
+				t.Errorf("%s calls %s", name, sel.Sel.Name)
+			}
+			return true
+		})
 	}
 }

@@ -348,7 +348,7 @@ func TestChangeDoesNotChooseItsTests(t *testing.T) {
 	if command := r[protocol.KeyIndependentCommand].(string); !strings.HasPrefix(command, "python ") {
 		t.Errorf("tested by %q", command)
 	}
-	if !strings.Contains(findings(r), "dependency manifests") {
+	if got := findings(r); !strings.Contains(got, "dependency manifests") || !strings.Contains(got, "how tests are run") {
 		t.Errorf("findings %s", findings(r))
 	}
 }
