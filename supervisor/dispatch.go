@@ -120,28 +120,23 @@ func (d *dispatcher) once(key, sentence string, args ...any) {
 // verifier verifications only, whatever is delivered. A task that is missing from
 // it is not cancelled.
 func (d *dispatcher) take(ctx context.Context, v delivery) {
-	switch d.s.config.Role {
-	case protocol.RoleWorker:
-		d.ignore(v.reply.VerificationTask, journal.KindVerification)
-		switch {
-		case protocol.Present(v.reply.QualificationTask):
-			d.qualification(ctx, v)
-		case protocol.Present(v.reply.JobTask):
-			d.assignment(ctx, v, journal.KindJob, v.reply.JobTask)
-		}
-	case protocol.RoleVerifier:
-		d.ignore(v.reply.QualificationTask, journal.KindQualification)
-		d.ignore(v.reply.JobTask, journal.KindJob)
-		if protocol.Present(v.reply.VerificationTask) {
-			d.assignment(ctx, v, journal.KindVerification, v.reply.VerificationTask)
+	for kind, raw := range map[string]json.RawMessage{
+		journal.KindQualification: v.reply.QualificationTask, journal.KindJob: v.reply.JobTask,
+		journal.KindVerification: v.reply.VerificationTask,
+	} {
+		if protocol.Present(raw) && !d.s.does(kind) {
+			d.once("role:"+kind, "a task of the other role was delivered and is ignored", "kind", kind, "role", d.s.config.Role)
 		}
 	}
-}
-
-// ignore notes a task of the other role.
-func (d *dispatcher) ignore(raw json.RawMessage, kind string) {
-	if protocol.Present(raw) {
-		d.once("role:"+kind, "a task of the other role was delivered and is ignored", "kind", kind, "role", d.s.config.Role)
+	verifier := d.s.config.Role == protocol.RoleVerifier
+	switch {
+	case verifier && protocol.Present(v.reply.VerificationTask):
+		d.assignment(ctx, v, journal.KindVerification, v.reply.VerificationTask)
+	case verifier:
+	case protocol.Present(v.reply.QualificationTask):
+		d.qualification(ctx, v)
+	case protocol.Present(v.reply.JobTask):
+		d.assignment(ctx, v, journal.KindJob, v.reply.JobTask)
 	}
 }
 

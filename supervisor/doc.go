@@ -8,7 +8,7 @@
 //
 //	heart.go      beats, for ever, sharing no lock or queue with jobs
 //	dispatch.go   takes what beats deliver, one run at a time
-//	run.go        accept, execute, seal
+//	run.go        accept, execute, seal; verification.go for a verifier
 //	outbox.go     sends sealed results until answered for good
 //	pairing.go    identity and binding; public.go serves it
 //	control.go    what the operator's commands ask

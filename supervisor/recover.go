@@ -56,11 +56,21 @@ func (s *Supervisor) recoverOne(ctx context.Context, record journal.Record) (*re
 		s.log.Warn("its lease ran out meanwhile", "assignment", record.ID)
 		return nil, s.lapse(ctx, record)
 	}
+	if unsealed := record.Draft != nil || record.Seal == nil; unsealed && !s.does(record.Kind) {
+		// A verifier has nothing that could push, whatever it was before.
+		s.log.Warn("an unfinished run of the other role is left as it is", "kind", record.Kind, "assignment", record.ID, "role", s.config.Role)
+		return nil, nil
+	}
 	s.leases.add(l)
 	if record.Draft != nil || record.Seal == nil {
 		return &resumable{l, record}, nil
 	}
 	return nil, s.recoverResult(ctx, l, record)
+}
+
+// does tells whether runs of a kind are this host's role.
+func (s *Supervisor) does(kind string) bool {
+	return (kind == journal.KindVerification) == (s.config.Role == protocol.RoleVerifier)
 }
 
 // lapse ends a run whose lease ran out while no process lived.

@@ -213,6 +213,9 @@ func (s *Supervisor) whyIdle(st Status) string {
 	case q != nil && !q.Passed:
 		return "Not qualified: the last qualification was not passed; the agent is " + oneLine(q.AgentStatus, 40) + "."
 	}
+	if s.config.Role == protocol.RoleVerifier {
+		return "Ready: waiting for the control plane to assign a verification."
+	}
 	return "Ready: waiting for the control plane to assign a job."
 }
 

@@ -27,6 +27,9 @@ type Config struct {
 	// Version of this program, Provider and Model as they are shown; Model may
 	// be empty, which a Check should name.
 	Version, Provider, Model string
+	// Policy is the name of the owner's policy, for evidence of what was refused
+	// before any work.
+	Policy string
 	// Heartbeat is the pause between beats; it is kept between the floor of 2 s
 	// and 8 s, so that one lost beat leaves no gap over 10 s.
 	Heartbeat time.Duration
@@ -102,6 +105,11 @@ func New(config Config, parts Parts) (*Supervisor, error) {
 	if parts.Pairing == nil || parts.Signer == nil || parts.Journal == nil || parts.Log == nil ||
 		parts.Secrets == nil || parts.Metrics == nil {
 		return nil, errors.New("a supervisor needs pairing, signer, journal, secrets, metrics and log")
+	}
+	switch config.Role {
+	case protocol.RoleWorker, protocol.RoleVerifier:
+	default:
+		return nil, fmt.Errorf("a supervisor's role is %q or %q", protocol.RoleWorker, protocol.RoleVerifier)
 	}
 	if config.Role == protocol.RoleWorker && (parts.Worker == nil || parts.Qualifier == nil) {
 		return nil, errors.New("a worker needs a worker and a qualifier")

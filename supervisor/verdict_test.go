@@ -99,17 +99,11 @@ func TestG09UnansweredVerdictsAreDeliveredUnknown(t *testing.T) {
 		"refused while down": {jsonFault(409, "not now"), true, "abandoned", "LEASE_LOST"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			runs := 0
-			inReview(t, controlplanetest.Options{}, func(ctx context.Context, run jobs.VerificationRun) jobs.VerificationOutcome {
-				if runs++; runs > 1 {
-					<-ctx.Done()
-					return jobs.VerificationOutcome{Abandoned: string(protocol.CodeCancelled)}
-				}
-				return approve(ctx, run)
-			}, func(l *lab) {
+			inReview(t, controlplanetest.Options{}, approve, func(l *lab) {
 				l.plane.Fault(controlplanetest.VerificationResult, 0, c.fault)
 				l.plane.AddVerification(submission())
 				l.pass(time.Minute)
+				l.plane.DeliveryErrors(l.plane.View().Agents[0].ID, "not now") // no newer lease
 				if c.down {
 					l.crash()
 					time.Sleep(31 * time.Minute)
@@ -130,6 +124,25 @@ func TestG09UnansweredVerdictsAreDeliveredUnknown(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A newer lease proves that no report was taken under the older one, whatever its
+// answers left open.
+func TestG08NewerLeaseEndsAnUnansweredVerdict(t *testing.T) {
+	inReview(t, controlplanetest.Options{}, approve, func(l *lab) {
+		l.plane.Fault(controlplanetest.VerificationResult, 0, controlplanetest.Fault{Lose: true})
+		id := l.plane.AddVerification(submission())
+		l.pass(time.Minute)
+		l.plane.ExpireVerification(id)
+		l.pass(20 * time.Second)
+		l.plane.Heal(controlplanetest.VerificationResult)
+		l.wait("a verdict is taken", judged(1))
+		l.pass(20 * time.Second)
+		got := l.records()
+		if len(got) != 2 || got[1].Reason != "LEASE_LOST" || got[0].State != "delivered" || got[0].Reason != "" {
+			t.Errorf("runs %+v", got)
+		}
+	})
 }
 
 // Attack case J01 for verifications: a crash at every point between acceptance

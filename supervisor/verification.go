@@ -26,6 +26,7 @@ var (
 		protocol.KeyIndependentOutput: protocol.MaxOutput, protocol.KeySetupCommand: protocol.MaxCommand,
 		protocol.KeySetupOutput: protocol.MaxSetupOutput,
 		protocol.KeyProvider:    protocol.MaxProvider, protocol.KeyModel: protocol.MaxModel,
+		protocol.KeyRuntimeVersion: protocol.MaxRuntimeVersion,
 	}
 	reportLists = map[string]map[string]int{
 		protocol.KeyAcceptanceCriteria: {protocol.KeyEvidence: protocol.MaxCriterionEvidence},

@@ -356,3 +356,50 @@ func TestUnreadyHostLetsAVerificationWait(t *testing.T) {
 		l.wait("it comes again and is judged", judged(1))
 	})
 }
+
+// A host whose role was changed leaves what it began in the other role.
+func TestRunsOfTheOtherRoleAreLeft(t *testing.T) {
+	inLab(t, controlplanetest.Options{Qualified: true}, func(l *lab) {
+		l.pair()
+		l.worker = func(ctx context.Context, _ jobs.Run) jobs.Outcome {
+			<-ctx.Done()
+			return jobs.Outcome{Abandoned: string(protocol.CodeCancelled)}
+		}
+		l.restart()
+		l.plane.AddJob(job())
+		l.pass(10 * time.Second)
+		l.role, l.verifier = protocol.RoleVerifier, approve
+		l.worker = func(context.Context, jobs.Run) jobs.Outcome {
+			t.Error("a verifier did a job")
+			return jobs.Outcome{Abandoned: "X"}
+		}
+		l.restart()
+		l.pass(time.Minute)
+		if s := l.sup.Status(); s.Running != nil || s.Ready != "role" {
+			t.Errorf("status %+v", s)
+		}
+		l.role, l.worker = protocol.RoleWorker, success
+		l.restart()
+		l.wait("the job is done in its own role", accepted(1))
+	})
+}
+
+// The whole way with the real signer: link, claim, beats, a verdict, and a start
+// that finds journal and signing log of one mind.
+func TestFromLinkToAcceptedVerdict(t *testing.T) {
+	h := newHouse(t, controlplanetest.Options{})
+	h.role, h.verifier = protocol.RoleVerifier, approve
+	h.boot()
+	id := h.plane.AddAgent(controlplanetest.AgentSpec{Role: "VERIFIER"})
+	if _, err := h.plane.PairWith(h.context(), h.link(), controlplanetest.PairOptions{AgentID: id}); err != nil {
+		t.Fatal(err)
+	}
+	h.plane.AddVerification(submission())
+	h.wait("a verdict is taken", judged(1))
+	h.until("the outbox is empty", func(s supervisor.Status) bool { return len(s.Outbox) == 0 && s.Running == nil })
+	h.reboot()
+	h.plane.AddVerification(submission())
+	if view := h.wait("another verdict is taken", judged(2)); view.Verifications[1].Verdict != "APPROVED" {
+		t.Errorf("verifications %+v", view.Verifications)
+	}
+}

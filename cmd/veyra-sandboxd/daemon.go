@@ -93,12 +93,13 @@ func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, lo
 	model.askFirst(ctx)
 	go model.watch(ctx)
 	config := jobsConfig(s, host, model, secrets, metrics, log)
-	super, err := supervisor.New(supervisorConfig(s, host), supervisor.Parts{
+	parts := supervisor.Parts{
 		Pairing: host.pairing, Signer: host.signer, Journal: records,
-		Worker: jobs.NewWorker(config), Verifier: jobs.NewVerifier(config), Qualifier: jobs.NewQualifier(config),
 		Checks: checks(s, host, model), Secrets: secrets, Metrics: metrics, Log: log,
 		Public: host.public, Admin: host.admin, Control: host.control,
-	})
+	}
+	giveRole(&parts, s, config)
+	super, err := supervisor.New(supervisorConfig(s, host), parts)
 	if err != nil {
 		return err
 	}
@@ -110,6 +111,16 @@ func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, lo
 	host.notify("READY=1")
 	tellReady(log, host)
 	return super.Run(ctx)
+}
+
+// giveRole makes what the host's role does and nothing else: a verifier's process
+// holds nothing that could push.
+func giveRole(parts *supervisor.Parts, s *Settings, config jobs.Config) {
+	if s.Role == string(protocol.RoleVerifier) {
+		parts.Verifier = jobs.NewVerifier(config)
+		return
+	}
+	parts.Worker, parts.Qualifier = jobs.NewWorker(config), jobs.NewQualifier(config)
 }
 
 // metrics begins with what the start has shown.
@@ -128,7 +139,7 @@ func supervisorConfig(s *Settings, host *host) supervisor.Config {
 	return supervisor.Config{
 		Git:  git,
 		Role: protocol.Role(s.Role), Version: version, Provider: s.provider(), Model: s.Provider.Model,
-		Heartbeat: s.ControlPlane.Heartbeat, JobsDir: host.paths.jobs, SigningLog: host.paths.signingLog,
+		Policy: host.policy.Name, Heartbeat: s.ControlPlane.Heartbeat, JobsDir: host.paths.jobs, SigningLog: host.paths.signingLog,
 		OwnerUID: os.Getuid(), BehindProxy: s.Public.TLS.Mode == "proxy",
 	}
 }
