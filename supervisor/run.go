@@ -236,7 +236,10 @@ func (s *Supervisor) failedOutcome(r *run, code protocol.Code, summary string) j
 		protocol.KeyProvider: orUnset(s.config.Provider), protocol.KeyModel: orUnset(s.config.Model),
 		protocol.KeyRuntimeVersion: s.config.Version,
 		protocol.KeyStartedAt:      r.started.UTC().Format(time.RFC3339), protocol.KeyCompletedAt: now,
-		protocol.KeySummary: summary,
+		protocol.KeySummary:   summary,
+		protocol.KeyLimitsHit: []string{}, protocol.KeyPolicy: s.config.Policy,
+		protocol.KeyUsage:              map[string]any{"input_tokens": 0, "output_tokens": 0},
+		protocol.KeyValidationCommands: []string{}, protocol.KeyValidationSource: "", protocol.KeyValidationToolchain: "",
 	}
 	e.Fail(code)
 	return jobs.Outcome{Evidence: e, Failure: code}
