@@ -201,7 +201,18 @@ func (v *verification) keepBaseTests(c claim, base tree) (string, error) {
 	if len(files)+len(deletes) == 0 {
 		return "", nil
 	}
-	return v.spoolTree(files, deletes)
+	return v.spoolTree(files, append(deletes, inTheWay(c, files)...))
+}
+
+// inTheWay are paths, no tests themselves, that took the place of a directory
+// above a test: a link, mostly.
+func inTheWay(c claim, files []plainFile) (paths []string) {
+	for _, p := range c.changed {
+		if p.Status == gitops.PathAdded && !isTestPath(p.Path) && hasBelow(files, p.Path) {
+			paths = append(paths, p.Path)
+		}
+	}
+	return paths
 }
 
 func (v *verification) spoolTree(files []plainFile, deletes []string) (string, error) {

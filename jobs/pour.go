@@ -141,26 +141,50 @@ type plainFile struct {
 	text []byte
 }
 
-// writeTree writes files and deletions, in any order, as one stream.
+// writeTree writes files and deletions, in any order, as one stream. A deleted
+// path with a file below it becomes an empty directory first: it was a link, or
+// a file, in the place of one.
 func writeTree(w io.Writer, files []plainFile, deletes []string) error {
-	files = slices.Clone(files)
-	slices.SortFunc(files, func(a, b plainFile) int {
-		if treestream.Less(a.path, b.path) {
-			return -1
-		}
-		return 1
-	})
-	out := newPourWriter(w, deletes)
+	entries, texts := make([]treestream.Entry, 0, len(files)), map[string][]byte{}
 	for _, f := range files {
 		entry := treestream.Entry{Kind: treestream.File, Path: f.path, Mode: 0o644, Size: int64(len(f.text)), Links: 1}
 		if f.exec {
 			entry.Mode = 0o755
 		}
-		if err := out.add(entry, bytes.NewReader(f.text)); err != nil {
+		entries, texts[f.path] = append(entries, entry), f.text
+	}
+	replaced, gone := partition(deletes, func(d string) bool { return hasBelow(files, d) })
+	for _, path := range replaced {
+		entries = append(entries, treestream.Entry{Kind: treestream.Opaque, Path: path, Mode: 0o755})
+	}
+	slices.SortFunc(entries, func(a, b treestream.Entry) int {
+		if treestream.Less(a.Path, b.Path) {
+			return -1
+		}
+		return 1
+	})
+	out := newPourWriter(w, gone)
+	for _, entry := range entries {
+		if err := out.add(entry, bytes.NewReader(texts[entry.Path])); err != nil {
 			return err
 		}
 	}
 	return out.close()
+}
+
+func hasBelow(files []plainFile, dir string) bool {
+	return slices.ContainsFunc(files, func(f plainFile) bool { return strings.HasPrefix(f.path, dir+"/") })
+}
+
+func partition(paths []string, first func(string) bool) (yes, no []string) {
+	for _, p := range paths {
+		if first(p) {
+			yes = append(yes, p)
+		} else {
+			no = append(no, p)
+		}
+	}
+	return yes, no
 }
 
 // everything takes all but links and special files, for the next round of the

@@ -30,11 +30,11 @@ var testName = regexp.MustCompile(`^(test[_-].*|.*[._-](test|tests|spec)|.*(Test
 // isTestPath tells whether a change of this path may change what the tests ask
 // for, rather than what is tested.
 func isTestPath(p string) bool {
-	dir, base := path.Split(p)
-	if isTestControl(p) || testName.MatchString(base) {
+	if isTestControl(p) || testName.MatchString(path.Base(p)) {
 		return true
 	}
-	for part := range strings.SplitSeq(strings.ToLower(dir), "/") {
+	// The last part counts, too: a link in the place of a directory of tests.
+	for part := range strings.SplitSeq(strings.ToLower(p), "/") {
 		if slices.Contains(testDirs, part) {
 			return true
 		}

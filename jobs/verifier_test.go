@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -301,6 +302,42 @@ func TestWeakenedTestsAreCaught(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newSubmitted(t, project(), change, says(true))
 			r := s.want(protocol.VerdictRejected)
+			if r[protocol.KeyIndependentReturnCode] != 0 || !strings.Contains(findings(r), "HIGH") {
+				t.Errorf("code %v, findings %s", r[protocol.KeyIndependentReturnCode], findings(r))
+			}
+		})
+	}
+}
+
+// Attack case I06, by shape: links and directories in the place of tests, and
+// tests in the place of directories, are put back, too.
+func TestTestsOfAnotherShapeAreCaught(t *testing.T) {
+	weak := githosttest.Text("import unittest\n\n\nclass T(unittest.TestCase):\n    def test_add(self):\n        pass\n")
+	for name, edit := range map[string]func(map[string]githosttest.File){
+		"file to directory": func(f map[string]githosttest.File) {
+			delete(f, "tests/test_calc.py")
+			f["tests/test_calc.py/x.py"], f["tests/test_new.py"] = weak, weak
+		},
+		"test to link": func(f map[string]githosttest.File) {
+			f["tests/test_calc.py"], f["other.py"] = githosttest.File{Link: "../other.py"}, weak
+		},
+		"directory to link": func(f map[string]githosttest.File) {
+			delete(f, "tests/test_calc.py")
+			delete(f, "tests/__init__.py")
+			f["tests"], f["other/test_calc.py"], f["other/__init__.py"] = githosttest.File{Link: "other"}, weak, githosttest.Text("")
+		},
+		"directory above to link": func(f map[string]githosttest.File) {
+			delete(f, "deep/tests/more.py")
+			f["deep"], f["shallow/tests/more.py"] = githosttest.File{Link: "shallow"}, weak
+			f["tests/test_calc.py"] = weak
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base := with(map[string]githosttest.File{"deep/tests/more.py": githosttest.Text("x = 1\n")})
+			files := maps.Clone(base)
+			files["calc.py"] = githosttest.Text("def add(a, b):\n    return a * b\n")
+			edit(files)
+			r := newSubmitted(t, base, files, says(true)).want(protocol.VerdictRejected)
 			if r[protocol.KeyIndependentReturnCode] != 0 || !strings.Contains(findings(r), "HIGH") {
 				t.Errorf("code %v, findings %s", r[protocol.KeyIndependentReturnCode], findings(r))
 			}
