@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/acme"
@@ -25,7 +27,7 @@ const (
 	acmeAgain     = 2 * time.Minute
 	acmeAgainMost = time.Hour
 	// acmeLook is how often a certificate that is there is looked at, so that a
-	// renewal is logged; renewing itself is autocert's.
+	// renewed one is served; renewing itself is autocert's.
 	acmeLook = 6 * time.Hour
 	// acmeCall bounds one call of the issuer.
 	acmeCall = time.Minute
@@ -48,11 +50,15 @@ type ACMEConfig struct {
 
 // ACME gets and renews the certificate of the public host (RFC 8555). It answers
 // the issuer by TLS-ALPN-01 on the public listener and, once Plain is served, by
-// HTTP-01. All methods may be called at once.
+// HTTP-01. Only Obtain and autocert's own renewals order anything: if handshakes
+// did, strangers could use up what an issuer allows in an hour. All methods may
+// be called at once.
 type ACME struct {
 	host, name string
 	log        *slog.Logger
 	manager    *autocert.Manager
+	// current is what handshakes are served; nil until Obtain has one.
+	current atomic.Pointer[tls.Certificate]
 }
 
 // NewACME calls nobody. An error wraps ErrNoACME and says what to do.
@@ -105,8 +111,27 @@ func unissuable(name string) string {
 func (a *ACME) TLSConfig() *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1", acme.ALPNProto},
-		GetCertificate: a.manager.GetCertificate,
+		GetCertificate: a.certificate,
 	}
+}
+
+// Reasons to end a handshake.
+var (
+	errOtherName     = errors.New("the hello names another host")
+	errNoCertificate = errors.New("there is no certificate yet")
+)
+
+func (a *ACME) certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if !strings.EqualFold(strings.TrimSuffix(hello.ServerName, "."), a.name) {
+		return nil, errOtherName
+	}
+	if slices.Equal(hello.SupportedProtos, []string{acme.ALPNProto}) {
+		return a.manager.GetCertificate(hello) // the issuer's question
+	}
+	if cert := a.current.Load(); cert != nil {
+		return cert, nil
+	}
+	return nil, errNoCertificate
 }
 
 // Plain is for port 80: it answers HTTP-01 and sends everything else to the
@@ -166,6 +191,7 @@ func (a *ACME) Obtain(ctx context.Context) (time.Time, error) {
 			done <- outcome{err: fmt.Errorf("asking for a certificate: %w", err)}
 			return
 		}
+		a.current.Store(cert)
 		done <- outcome{expires: cert.Leaf.NotAfter}
 	}()
 	select {

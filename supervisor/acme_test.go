@@ -287,6 +287,12 @@ func issueByTLS(t *testing.T, program string) {
 	d.host = publicName + ":9100"
 	d.open()
 	way := d.serveOn(l, acme.TLSConfig(), roots)
+	if err := d.pairOver(way); err == nil {
+		t.Fatal("paired without a certificate")
+	}
+	if said := pebble.said.text(); strings.Contains(said, "/order-plz") {
+		t.Errorf("a stranger's handshake led to an order:\n%s", said)
+	}
 	expires := obtain(t, acme)
 	if time.Until(expires) < time.Hour {
 		t.Errorf("the certificate ends %v", expires)
