@@ -58,7 +58,8 @@ func printLink(o *options, text string) error {
 	return nil
 }
 
-// printQR draws two modules a character; a terminal too narrow shows a mess,
+// printQR draws two modules a character, the light ones in the terminal's
+// foreground: most are light on dark, and readers take either. A terminal too narrow shows a mess,
 // and the link stands above it all the same.
 func printQR(text string) {
 	code, err := qr.Encode(text, qr.L)
@@ -67,7 +68,7 @@ func printQR(text string) {
 	}
 	for y := -2; y < code.Size+2; y += 2 {
 		for x := -2; x < code.Size+2; x++ {
-			fmt.Fprint(os.Stderr, [4]string{"█", "▄", "▀", " "}[bit(code.Black(x, y))<<1|bit(code.Black(x, y+1))])
+			fmt.Fprint(os.Stderr, [4]string{"█", "▀", "▄", " "}[bit(code.Black(x, y))<<1|bit(code.Black(x, y+1))])
 		}
 		fmt.Fprintln(os.Stderr)
 	}
