@@ -128,7 +128,9 @@ func (j *job) change(ctx context.Context, b based, r round) (collected, error) {
 		phase = protocol.PhaseRepairing
 	}
 	j.enter(phase, "Working on the change")
+	got := j.step("change_start")
 	place, err := j.changePlace(ctx, b, r)
+	got()
 	if err != nil {
 		return collected{}, err
 	}
@@ -149,7 +151,9 @@ func (j *job) changeIn(ctx context.Context, place sandbox.Sandbox, b based, r ro
 			return collected{}, err
 		}
 	}
+	changed := j.step("change")
 	result, err := j.cfg.Engine.Change(ctx, place, j.brief(b, r), j.run.Ledger)
+	changed()
 	j.facts.noteRound(result)
 	if err != nil {
 		return collected{}, fmt.Errorf("making the change: %w", err)

@@ -24,6 +24,7 @@ const maxCollected = 100_000
 // collect reads the upper layer out after everything in the sandbox is dead,
 // through a spool file: nothing of it is held in memory.
 func (j *job) collect(ctx context.Context, b based, place sandbox.Sandbox, result coding.Result) (collected, error) {
+	defer j.step("collect")()
 	c := collected{based: b, spool: j.spoolPath(spoolName(j.facts.rounds)), ended: result.Ended}
 	file, err := os.OpenFile(c.spool, os.O_CREATE|os.O_TRUNC|os.O_RDWR, 0o600)
 	if err != nil {

@@ -21,22 +21,30 @@ import (
 // outside of one.
 func (j *job) commit(ctx context.Context, c collected) (committed, error) {
 	j.enter(protocol.PhaseCommit, "Making the commit")
+	got := j.step("commit_start")
 	place, err := c.next.get(ctx)
+	got()
 	if err != nil {
 		return committed{}, err
 	}
 	defer j.end(place)
+	defer j.step("commit")()
 	if c, err = j.admit(ctx, place, c); err != nil {
 		return committed{}, err
 	}
 	made := committed{collected: c, request: j.commitRequest(c), pack: j.spoolPath("commit.pack")}
+	patched := j.step("commit_patch")
 	j.writePatch(ctx, place, c)
+	patched()
+	poured := j.step("commit_unpack")
 	if err := j.pour(ctx, place, c.spool, c.rules.Policy.Limits, exactly(c.changes)); err != nil {
 		return made, err
 	}
+	poured()
 	if made.reply, err = j.makeCommit(ctx, place, made); err != nil {
 		return made, err
 	}
+	defer j.step("commit_freeze")()
 	layers, err := place.Freeze(ctx, []sandbox.Part{{Paths: []string{sandbox.Workspace}}})
 	if err != nil {
 		return made, fmt.Errorf("freezing the commit layer: %w", err)
@@ -48,7 +56,9 @@ func (j *job) commit(ctx context.Context, c collected) (committed, error) {
 
 // admit leaves out what the base tree ignores and judges the rest.
 func (j *job) admit(ctx context.Context, place sandbox.Sandbox, c collected) (collected, error) {
+	looked := j.step("commit_ignored")
 	ignored, err := j.ignored(ctx, place, c)
+	looked()
 	if err != nil {
 		return c, err
 	}
@@ -200,6 +210,7 @@ func (j *job) commitRequest(c collected) gitops.CommitRequest {
 // makeCommit has the worker build the commit and spools the pack of its new
 // objects. Its answer must follow from the request.
 func (j *job) makeCommit(ctx context.Context, place sandbox.Sandbox, made committed) (gitops.CommitReply, error) {
+	defer j.step("commit_make")()
 	var request bytes.Buffer
 	if err := gitops.WriteCommitRequest(&request, made.request); err != nil {
 		return gitops.CommitReply{}, fmt.Errorf("asking for the commit: %w", err)

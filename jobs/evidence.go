@@ -98,6 +98,7 @@ func (j *job) complete(e protocol.Evidence) protocol.Evidence {
 	e[protocol.KeyUsage] = map[string]any{"input_tokens": input, "output_tokens": output}
 	e[protocol.KeyCompletedAt] = time.Now().UTC().Format(time.RFC3339)
 	e[protocol.KeyLogSHA256] = j.files.closeLog()
+	j.tell(j.log)
 	return e
 }
 

@@ -35,6 +35,7 @@ type job struct {
 	// phase and since measure the phases.
 	phase protocol.Phase
 	since time.Time
+	steps
 }
 
 func newJob(cfg Config, run Run) *job {
@@ -42,7 +43,7 @@ func newJob(cfg Config, run Run) *job {
 	dropSpools(run.Dir, log) // of an execution that was killed
 	return &job{
 		cfg: cfg, run: run, log: log, files: openFiles(cfg.Secrets, run.Dir, log), facts: facts{started: run.Started},
-		web: wire.NewTransport(nil),
+		web: wire.NewTransport(nil), steps: steps{origin: run.Started},
 	}
 }
 

@@ -80,6 +80,7 @@ func (j *job) budget(r room) (room, error) {
 
 // open books the host's room for the job.
 func (j *job) open(ctx context.Context, r room) (room, error) {
+	defer j.step("open_job")()
 	err := patience(ctx, j.log, r.ends.Add(-leastTime), passingStart, func() (err error) {
 		j.room, err = j.cfg.Backend.OpenJob(ctx, sandbox.JobSpec{ID: jobID(j.run), Limits: r.rules.Policy.Limits})
 		return err

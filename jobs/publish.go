@@ -35,6 +35,7 @@ type intent struct {
 // intend writes the intent down. A crash before this runs the job anew; a crash
 // after it goes on with publish.
 func (j *job) intend(ctx context.Context, t tested) (intent, error) {
+	defer j.step("intent")()
 	title, body, err := j.pullRequestTexts(t)
 	if err != nil {
 		return intent{}, err
@@ -111,7 +112,10 @@ func passingPublish(err error) bool {
 
 // push asks for the credential first: while it is refused, nothing is pushed.
 func (j *job) push(ctx context.Context, remote *wire.Remote, made intent) error {
-	if _, err := j.run.Credentials.Credential(ctx, true); err != nil {
+	asked := j.step("push_credential")
+	_, err := j.run.Credentials.Credential(ctx, true)
+	asked()
+	if err != nil {
 		return fmt.Errorf("renewing the credential: %w", err)
 	}
 	if !time.Now().Before(j.run.Deadline) {
@@ -126,6 +130,7 @@ func (j *job) push(ctx context.Context, remote *wire.Remote, made intent) error 
 	if err != nil {
 		return fmt.Errorf("opening the pack: %w", err)
 	}
+	defer j.step("push")()
 	if err := remote.Push(ctx, made.Branch, made.Commit, pack, stat.Size()); err != nil {
 		return fmt.Errorf("pushing the commit: %w", err)
 	}
@@ -141,10 +146,13 @@ func (j *job) openPullRequest(ctx context.Context, made intent) error {
 	draft := pulls.Draft{
 		Branch: made.Branch, Base: j.run.Job.Repository.TargetBranch, Commit: made.Commit, Title: made.Title, Body: made.Body,
 	}
+	done := j.step("pull_request_open")
 	opened, err := client.Open(ctx, draft)
+	done()
 	if err != nil {
 		return fmt.Errorf("opening the pull request: %w", err)
 	}
+	defer j.step("pull_request_read")()
 	shown, files, err := client.Settle(ctx, opened.Number, draft, made.Changed)
 	if err != nil {
 		return fmt.Errorf("reading the pull request back: %w", err)

@@ -82,10 +82,12 @@ func (j *job) fetchOnce(ctx, webCtx context.Context, r room, remote *wire.Remote
 	var base gitops.ObjectID
 	both, bothCtx := errgroup.WithContext(webCtx)
 	both.Go(func() (err error) {
+		defer j.step("git_sandbox_start")()
 		place, err = j.create(ctx, r, j.spec(r, sandbox.ProfileGit, ""))
 		return err
 	})
 	both.Go(func() (err error) {
+		defer j.step("credential_and_refs")()
 		base, err = j.baseCommit(bothCtx, remote)
 		return err
 	})
@@ -116,7 +118,9 @@ func (j *job) baseCommit(ctx context.Context, remote *wire.Remote) (gitops.Objec
 // index streams the pack into the sandbox, reads the manifest it answers with,
 // looks at the project's manifests and freezes tree and objects.
 func (j *job) index(ctx, webCtx context.Context, r repository, place sandbox.Sandbox, base gitops.ObjectID) (repository, error) {
+	fetched := j.step("fetch_and_index")
 	manifest, err := j.indexPack(ctx, webCtx, r.room, r.remote, place, base)
+	fetched()
 	if err != nil {
 		return r, err
 	}
@@ -130,6 +134,7 @@ func (j *job) index(ctx, webCtx context.Context, r repository, place sandbox.San
 		return r, err
 	}
 	j.facts.plan = r.plan
+	defer j.step("base_freeze")()
 	layers, err := place.Freeze(ctx, []sandbox.Part{{Paths: []string{sandbox.Workspace}}, {Paths: []string{sandbox.Objects}}})
 	if err != nil {
 		return r, fmt.Errorf("freezing the base layer: %w", err)

@@ -109,7 +109,9 @@ func (j *job) baseSpec(r ready) sandbox.Spec {
 // testBase starts the first change's sandbox while the tests run: not earlier,
 // since two starts at once only hold each other up.
 func (j *job) testBase(ctx context.Context, b *based) (testRun, error) {
+	created := j.step("baseline_start")
 	place, err := j.create(ctx, b.room, j.baseSpec(b.ready))
+	created()
 	if err != nil {
 		return testRun{}, err
 	}
@@ -117,5 +119,6 @@ func (j *job) testBase(ctx context.Context, b *based) (testRun, error) {
 	if b.first == nil {
 		b.first = j.ahead(ctx, b.room, j.baseSpec(b.ready))
 	}
+	defer j.step("baseline_run")()
 	return j.runTests(ctx, b.ready, place)
 }

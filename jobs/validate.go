@@ -22,8 +22,12 @@ func (j *job) validate(ctx context.Context, c committed) (tested, error) {
 	layers := append([]sandbox.LayerID{c.layer}, append(c.deps, c.base)...)
 	var place sandbox.Sandbox
 	both, _ := errgroup.WithContext(ctx)
-	both.Go(func() error { return j.measure(ctx, c, layers) })
+	both.Go(func() error {
+		defer j.step("measure")()
+		return j.measure(ctx, c, layers)
+	})
 	both.Go(func() (err error) {
+		defer j.step("clean_room_start")()
 		place, err = j.create(ctx, c.room, j.spec(c.room, sandbox.ProfileJob, c.image, layers...))
 		return err
 	})
@@ -33,12 +37,16 @@ func (j *job) validate(ctx context.Context, c committed) (tested, error) {
 		return tested{}, err
 	}
 	j.facts.cleanRoom, j.facts.tree = true, c.reply.Tree
+	run := j.step("tests")
 	after, err := j.runTests(ctx, c.ready, place)
+	run()
 	if err != nil {
 		return tested{}, err
 	}
 	j.facts.after = &after
+	noted := j.step("touched")
 	j.noteTouched(ctx, c.manifest, place)
+	noted()
 	return tested{committed: c, after: after}, nil
 }
 

@@ -217,6 +217,7 @@ func (s *Supervisor) sign(ctx context.Context, l *lease, e sealed) (sealed, erro
 		return e, fmt.Errorf("journaling the signature: %w", err)
 	}
 	s.keepEvidence(l.key, e)
+	s.log.Info("sealed", "kind", l.key.Kind, "assignment", l.key.ID, "lease", l.key.Lease, "revision", e.revision)
 	return e, nil
 }
 

@@ -118,7 +118,7 @@ func runtimePath() string {
 }
 
 // needSandboxes skips a test where none can run.
-func needSandboxes(t *testing.T) {
+func needSandboxes(t testing.TB) {
 	t.Helper()
 	if house.why != "" {
 		t.Skip("not applicable: " + house.why)
@@ -140,12 +140,12 @@ type said struct {
 }
 
 // command runs a command of the built program to its end.
-func command(t *testing.T, env []string, args ...string) said {
+func command(t testing.TB, env []string, args ...string) said {
 	t.Helper()
 	return commandIn(t, env, "", args...)
 }
 
-func commandIn(t *testing.T, env []string, stdin string, args ...string) said {
+func commandIn(t testing.TB, env []string, stdin string, args ...string) said {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), house.daemon, args...)
 	var out, errs strings.Builder
@@ -159,7 +159,7 @@ func commandIn(t *testing.T, env []string, stdin string, args ...string) said {
 }
 
 // want fails unless a command ended with code.
-func (s said) want(t *testing.T, code int) said {
+func (s said) want(t testing.TB, code int) said {
 	t.Helper()
 	if s.code != code {
 		t.Fatalf("exit status %d, want %d\nstdout: %s\nstderr: %s", s.code, code, s.out, s.err)
@@ -167,14 +167,14 @@ func (s said) want(t *testing.T, code int) said {
 	return s
 }
 
-func writeFile(t *testing.T, path, text string, perm os.FileMode) {
+func writeFile(t testing.TB, path, text string, perm os.FileMode) {
 	t.Helper()
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), perm)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func readFile(t *testing.T, path string) string {
+func readFile(t testing.TB, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {

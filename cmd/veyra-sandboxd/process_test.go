@@ -26,7 +26,7 @@ import (
 
 // daemon is one running daemon. Its log is read as it comes.
 type daemon struct {
-	t      *testing.T
+	t      testing.TB
 	cmd    *exec.Cmd
 	env    []string
 	state  string
@@ -69,7 +69,7 @@ func (w *world) newPlace() place {
 	return p
 }
 
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -82,7 +82,7 @@ func freeAddress(t *testing.T) string {
 // frugal writes settings that leave a sandbox about 3 GiB of this host's disk
 // instead of half of what is free: tests run beside each other, and all of them
 // book.
-func frugal(t *testing.T) string {
+func frugal(t testing.TB) string {
 	t.Helper()
 	var stat unix.Statfs_t
 	if err := unix.Statfs(house.cache, &stat); err != nil {
@@ -271,7 +271,7 @@ func (d *daemon) statusUntil(what string, cond func(supervisor.Status) bool) sup
 }
 
 // until polls what can't be waited for.
-func until(t *testing.T, what string, cond func() bool) {
+func until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !cond(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -281,7 +281,7 @@ func until(t *testing.T, what string, cond func() bool) {
 }
 
 // get reads a page of a listener.
-func get(t *testing.T, url string) (int, string) {
+func get(t testing.TB, url string) (int, string) {
 	t.Helper()
 	res, err := http.Get(url)
 	if err != nil {

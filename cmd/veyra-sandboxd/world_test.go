@@ -26,7 +26,7 @@ const restRoot = "/api/v3"
 // world is everything that a daemon talks to, on one loopback origin: a control
 // plane, a git host with its REST interface, and a scripted model.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	origin string
 	plane  *controlplanetest.Plane
 	git    *githosttest.Host
@@ -44,13 +44,13 @@ type world struct {
 	steps  map[string]func(providertest.Conversation) providertest.Step // by job title
 }
 
-func newWorld(t *testing.T, qualified bool) *world {
+func newWorld(t testing.TB, qualified bool) *world {
 	t.Helper()
 	return newWorldBehind(t, qualified, func(next http.Handler) http.Handler { return next })
 }
 
 // newWorldBehind puts something between the daemon and everything it talks to.
-func newWorldBehind(t *testing.T, qualified bool, wrap func(http.Handler) http.Handler) *world {
+func newWorldBehind(t testing.TB, qualified bool, wrap func(http.Handler) http.Handler) *world {
 	t.Helper()
 	w := &world{
 		t: t, key: "sk-" + rand.Text(), bodies: map[string][]string{}, bearers: map[string]bool{},
