@@ -1,25 +1,17 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"strconv"
-	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
 )
 
-// waitMost bounds one long poll.
-const (
-	waitUsual    = 30 * time.Second
-	waitMost     = 10 * time.Minute
-	maxLinkBytes = 8 << 10
-)
+// maxLinkBytes bounds what is read of a link or an offer.
+const maxLinkBytes = 8 << 10
 
 // own keeps web pages out: a browser sends Origin with what a page posts, and
 // the page's name as Host when that name was bent to point here.
@@ -48,16 +40,25 @@ func refuse(w http.ResponseWriter, status int, err error) {
 	answer(w, status, map[string]string{"error": err.Error()})
 }
 
-// postLink pairs with the runtime that a link names: {"link": …, "agent_id": …};
-// without an agent_id with a new agent.
+// postLink pairs with the runtime that a link names: {"link": …, "agent_id": …}
+// with an agent that is there, {"link": …, "role": "VERIFIER"} with a new one of
+// that role, which is WORKER unless it is said.
 func (w *world) postLink(rw http.ResponseWriter, r *http.Request) {
 	var in struct {
 		Link    string `json:"link"`
 		AgentID string `json:"agent_id"`
+		Role    string `json:"role"`
 	}
 	if err := json.NewDecoder(io.LimitReader(r.Body, maxLinkBytes)).Decode(&in); err != nil || in.Link == "" {
 		refuse(rw, http.StatusBadRequest, errors.New(`the body is not {"link": "veyra-connect://…"}`))
 		return
+	}
+	if in.Role != "" && (in.AgentID != "" || in.Role != "WORKER" && in.Role != "VERIFIER") {
+		refuse(rw, http.StatusBadRequest, errors.New("role is WORKER or VERIFIER, and for new agents only"))
+		return
+	}
+	if in.AgentID == "" {
+		in.AgentID = w.plane.AddAgent(controlplanetest.AgentSpec{Role: in.Role})
 	}
 	id, err := w.plane.PairWith(r.Context(), in.Link, controlplanetest.PairOptions{AgentID: in.AgentID})
 	if err != nil {
@@ -82,107 +83,21 @@ func (w *world) postJob(rw http.ResponseWriter, r *http.Request) {
 	answer(rw, http.StatusCreated, map[string]int64{"job_id": id})
 }
 
-func (w *world) getState(rw http.ResponseWriter, _ *http.Request) {
-	answer(rw, http.StatusOK, w.state(w.plane.View()))
-}
-
-// getWait answers once what it waits for is so: paired, qualified, accepted or
-// done; job=N narrows the last two to one job. 409: it can't become so any
-// more; 504: not within timeout.
-func (w *world) getWait(rw http.ResponseWriter, r *http.Request) {
-	verdict, timeout, err := readWait(r)
+// postVerification offers an accepted job to a verifier.
+func (w *world) postVerification(rw http.ResponseWriter, r *http.Request) {
+	o, err := readOffer(r.Body)
 	if err != nil {
 		refuse(rw, http.StatusBadRequest, err)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), timeout)
-	defer cancel()
-	view, err := w.plane.Wait(ctx, func(v controlplanetest.View) bool { return verdict(v) != waiting })
-	status := http.StatusOK
-	switch {
-	case err != nil:
-		status = http.StatusGatewayTimeout
-	case verdict(view) == hopeless:
-		status = http.StatusConflict
+	id, err := w.offer(o)
+	if err != nil {
+		refuse(rw, http.StatusConflict, err)
+		return
 	}
-	answer(rw, status, w.state(view))
+	answer(rw, http.StatusCreated, map[string]string{"verification_id": id})
 }
 
-// outcome is what a view says about a wish.
-type outcome int
-
-const (
-	waiting outcome = iota
-	reached
-	hopeless
-)
-
-func readWait(r *http.Request) (func(controlplanetest.View) outcome, time.Duration, error) {
-	q := r.URL.Query()
-	timeout := waitUsual
-	if text := q.Get("timeout"); text != "" {
-		var err error
-		if timeout, err = time.ParseDuration(text); err != nil || timeout <= 0 || timeout > waitMost {
-			return nil, 0, fmt.Errorf("timeout %q is not within 0 and %s, as in 30s", text, waitMost)
-		}
-	}
-	job := int64(0)
-	if text := q.Get("job"); text != "" {
-		var err error
-		if job, err = strconv.ParseInt(text, 10, 64); err != nil {
-			return nil, 0, fmt.Errorf("job %q is no number", text)
-		}
-	}
-	switch what := q.Get("for"); what {
-	case "paired":
-		return agentsAre("CONNECTED", "ACTIVE"), timeout, nil
-	case "qualified":
-		return agentsAre("ACTIVE"), timeout, nil
-	case "accepted", "done":
-		return func(v controlplanetest.View) outcome { return jobsAre(v, job, what == "accepted") }, timeout, nil
-	}
-	return nil, 0, errors.New("for is one of paired, qualified, accepted, done")
-}
-
-// agentsAre waits for any agent: there is one runtime in most trials.
-func agentsAre(statuses ...string) func(controlplanetest.View) outcome {
-	return func(v controlplanetest.View) outcome {
-		dead := 0
-		for _, a := range v.Agents {
-			for _, status := range statuses {
-				if a.Status == status {
-					return reached
-				}
-			}
-			if a.Status == "DEAD" {
-				dead++
-			}
-		}
-		if dead > 0 && dead == len(v.Agents) {
-			return hopeless
-		}
-		return waiting
-	}
-}
-
-// jobsAre wants every job, or the one named, to have its result; accepted wants
-// successes. A job that was failed and is given out again still waits.
-func jobsAre(v controlplanetest.View, job int64, accepted bool) outcome {
-	counted := 0
-	for _, j := range v.Jobs {
-		if job != 0 && j.JobID != job {
-			continue
-		}
-		counted++
-		switch {
-		case j.Status == "FAILED" && accepted:
-			return hopeless
-		case j.Status != "ACCEPTED" && j.Status != "FAILED":
-			return waiting
-		}
-	}
-	if counted == 0 {
-		return waiting
-	}
-	return reached
+func (w *world) getState(rw http.ResponseWriter, _ *http.Request) {
+	answer(rw, http.StatusOK, w.state(w.plane.View()))
 }

@@ -105,13 +105,16 @@ func TestOrdersThatAreRefused(t *testing.T) {
 	for _, body := range []string{
 		`{`, `[]`, `{"titel":"x"}`, `{"files":{"../a":"x"}}`, `{"files":{".git/config":"x"}}`, `{"files":{"a//b":"x"}}`,
 		`{"files":{"a":7}}`, `{"owner":"..","files":{"a":"x"}}`, `{"name":"a/b"}`, `{"name":"a..b"}`,
-		`{"commands":["pytest"],"detected":true}`,
+		`{"commands":["pytest"],"detected":true}`, `{"fail_criterion":5}`, `{"fail_criterion":-1}`,
 	} {
 		if status, text := ask(t, "POST", w.origin+"/devplane/jobs", body); status != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", body, status, text)
 		}
 	}
-	for _, body := range []string{`{}`, `{"link":""}`, `x`} {
+	for _, body := range []string{
+		`{}`, `{"link":""}`, `x`, `{"link":"veyra-connect://127.0.0.1/connect/x","role":"OWNER"}`,
+		`{"link":"veyra-connect://127.0.0.1/connect/x","role":"VERIFIER","agent_id":"a"}`,
+	} {
 		if status, _ := ask(t, "POST", w.origin+"/devplane/link", body); status != http.StatusBadRequest {
 			t.Errorf("link %s: %d", body, status)
 		}
@@ -239,8 +242,14 @@ func TestViewsAreJudged(t *testing.T) {
 		}
 	}
 	dead := controlplanetest.View{Agents: []controlplanetest.AgentView{{Status: "DEAD"}}}
-	if got := agentsAre("ACTIVE")(dead); got != hopeless {
+	if got := agentsAre("", "ACTIVE")(dead); got != hopeless {
 		t.Errorf("a dead agent: %v", got)
+	}
+	two := controlplanetest.View{Agents: []controlplanetest.AgentView{{ID: "a", Status: "DEAD"}, {ID: "b", Status: "ACTIVE"}}}
+	for id, want := range map[string]outcome{"": reached, "a": hopeless, "b": reached, "c": waiting} {
+		if got := agentsAre(id, "ACTIVE")(two); got != want {
+			t.Errorf("agent %q of two: %v, want %v", id, got, want)
+		}
 	}
 }
 

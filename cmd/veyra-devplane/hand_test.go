@@ -20,6 +20,7 @@ import (
 // beats once when told, and signs a result.
 type handRuntime struct {
 	t      *testing.T
+	role   string
 	id     string
 	key    ed25519.PrivateKey
 	server *httptest.Server
@@ -29,12 +30,15 @@ type handRuntime struct {
 
 const handToken = "abcdefghijklmnopqrstuvwxyz0123456789"
 
-func newHandRuntime(t *testing.T) *handRuntime {
+func newHandRuntime(t *testing.T) *handRuntime { return newHandRole(t, "WORKER", 1) }
+
+// newHandRole makes a runtime of a role; n tells it from others.
+func newHandRole(t *testing.T, role string, n int) *handRuntime {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &handRuntime{t: t, id: "runtime-7b1c2d3e-0000-4000-8000-000000000001", key: key}
+	r := &handRuntime{t: t, role: role, id: fmt.Sprintf("runtime-7b1c2d3e-0000-4000-8000-%012d", n), key: key}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /veyra/connect/challenge", r.challenge)
 	mux.HandleFunc("POST /veyra/connect/claim", r.claim)
@@ -57,13 +61,17 @@ func (r *handRuntime) challenge(w http.ResponseWriter, req *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 		return
 	}
+	worker, access := r.role == "WORKER", "job-scoped-write"
+	if !worker {
+		access = "read-only"
+	}
 	answer(w, http.StatusOK, map[string]any{
 		"runtime_id": r.id, "challenge": in.Challenge, "signature": r.sign("veyra-connect-v1:" + in.Challenge + ":" + r.id),
 		"public_key":      base64.RawURLEncoding.EncodeToString(r.key.Public().(ed25519.PublicKey)),
 		"runtime_version": "1", "protocol_version": 1, "provider": "p", "model": "m", "provider_ready": true, "provider_message": "",
 		"capabilities": map[string]any{
-			"role": "WORKER", "coding": true, "verification": false, "testing": true, "git": true,
-			"repository_access": "job-scoped-write", "job_transport": "veyra-outbound-heartbeat-v1",
+			"role": r.role, "coding": worker, "verification": !worker, "testing": true, "git": true,
+			"repository_access": access, "job_transport": "veyra-outbound-heartbeat-v1",
 		},
 	})
 }
@@ -108,21 +116,34 @@ type handTask struct {
 	Repository struct {
 		FullName string `json:"full_name"`
 	}
-	Delivery struct{ Branch string }
+	Delivery   struct{ Branch string }
+	Submission struct {
+		Commit string   `json:"commit_sha"`
+		Number int64    `json:"pull_request_number"`
+		Files  []string `json:"changed_files"`
+	}
+	Work struct {
+		Criteria []string `json:"acceptance_criteria"`
+	}
 }
 
 func (r *handRuntime) beat(origin string) handTask {
 	r.t.Helper()
 	var got struct {
-		Task *handTask `json:"job_task"`
+		Job          *handTask `json:"job_task"`
+		Verification *handTask `json:"verification_task"`
 	}
 	r.call(origin, "heartbeat", map[string]any{
 		"health": "HEALTHY", "provider_ready": true, "provider": "p", "model": "m", "runtime_version": "1", "message": "",
 	}, &got)
-	if got.Task == nil {
-		r.t.Fatal("the beat carried no job")
+	task := got.Job
+	if r.role == "VERIFIER" {
+		task = got.Verification
 	}
-	return *got.Task
+	if task == nil {
+		r.t.Fatalf("the beat carried no task for a %s", r.role)
+	}
+	return *task
 }
 
 func (r *handRuntime) credential(origin string, task handTask) string {
@@ -130,6 +151,43 @@ func (r *handRuntime) credential(origin string, task handTask) string {
 	var got struct{ Token string }
 	r.call(origin, "job/credential", map[string]any{"assignment_id": task.ID, "lease_token": task.LeaseToken}, &got)
 	return got.Token
+}
+
+// readCredential asks for a verifier's token.
+func (r *handRuntime) readCredential(origin string, task handTask) string {
+	r.t.Helper()
+	var got struct {
+		Token string
+		Write bool `json:"write_access"`
+	}
+	r.call(origin, "verification/credential", map[string]any{"verification_id": task.ID, "lease_token": task.LeaseToken}, &got)
+	if got.Write {
+		r.t.Error("a verifier got a token that may write")
+	}
+	return got.Token
+}
+
+// report submits a verdict, with the model's judgement.
+func (r *handRuntime) report(origin string, task handTask, verdict string, judgement map[string]any) {
+	r.t.Helper()
+	report := map[string]any{
+		"verdict": verdict, "summary": judgement["summary"], "commit_sha": task.Submission.Commit,
+		"pull_request_number": task.Submission.Number, "changed_files": task.Submission.Files,
+		"independent_test_command": "t", "independent_test_return_code": 0, "independent_test_output": "",
+		"environment_setup_command": "", "environment_setup_output": "",
+		"acceptance_criteria": judgement["criteria"], "security_findings": judgement["security_findings"],
+		"provider": "p", "model": "m", "runtime_version": "1",
+		"started_at": "2026-01-01T00:00:00Z", "completed_at": "2026-01-01T00:01:00Z",
+	}
+	hash, err := canonjson.Hash(report)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var got map[string]any
+	r.call(origin, "verification/result", map[string]any{
+		"verification_id": task.ID, "lease_token": task.LeaseToken, "report": report,
+		"signature": r.sign(fmt.Sprintf("veyra-verifier-result-v1:%s:%s:0x%s", task.ID, task.LeaseID, hash)),
+	}, &got)
 }
 
 func (r *handRuntime) openPull(origin, token string, task handTask) (int64, string) {

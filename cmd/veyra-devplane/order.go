@@ -46,6 +46,9 @@ type order struct {
 	// is told of a failed round (empty: Steps again).
 	Steps       []orderStep `json:"steps"`
 	RepairSteps []orderStep `json:"repair_steps"`
+	// FailCriterion is the criterion, counted from 1, that the scripted model
+	// tells a verifier is not met; 0: every one is.
+	FailCriterion int `json:"fail_criterion"`
 }
 
 // orderFile is a file as text or as {"content", "exec", "link"}.
@@ -115,6 +118,16 @@ func (o order) check() error {
 	if len(o.Commands) > 0 && o.Detected {
 		return errors.New("a job has commands or finds them, not both")
 	}
+	if o.FailCriterion == 0 {
+		return nil
+	}
+	return checkCriterion(o.FailCriterion, len(o.withSample().Criteria))
+}
+
+func checkCriterion(n, of int) error {
+	if n < 0 || n > of {
+		return fmt.Errorf("fail_criterion %d is not one of the %d criteria", n, of)
+	}
 	return nil
 }
 
@@ -136,7 +149,10 @@ func (w *world) place(o order) (int64, error) {
 		return 0, err
 	}
 	o.Title = w.scripts.add(o.Title, turns(o.Steps), turns(o.RepairSteps))
-	return w.plane.AddJob(o.spec()), nil
+	w.scripts.fail(o.Title, o.FailCriterion)
+	id := w.plane.AddJob(o.spec())
+	w.placed[id] = funding{o.Title, len(o.Criteria)}
+	return id, nil
 }
 
 // repository makes the repository unless it is there already. w.mu is held.

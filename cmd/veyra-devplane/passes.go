@@ -38,6 +38,12 @@ func (p *passes) issue(repository string) (token string, ends time.Time) {
 	return p.grant(owner, name, githosttest.Write)
 }
 
+// lend makes a token for "owner/name" that may only read, another each time.
+func (p *passes) lend(repository string) (token string, ends time.Time) {
+	owner, name, _ := strings.Cut(repository, "/")
+	return p.grant(owner, name, githosttest.Read)
+}
+
 func (p *passes) grant(owner, name string, access githosttest.Access) (string, time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -82,6 +82,7 @@ func (o order) withSample() order {
 	}
 	base := sampleOrder()
 	base.Owner, base.Name, base.Minutes = o.Owner, o.Name, o.Minutes
+	base.FailCriterion = o.FailCriterion
 	base.AllowedPaths, base.AllowDependencies, base.AllowMigrations = o.AllowedPaths, o.AllowDependencies, o.AllowMigrations
 	replace(&base.Title, o.Title)
 	replace(&base.Description, o.Description)

@@ -18,6 +18,9 @@ type scripts struct {
 
 type script struct {
 	steps, repair func(providertest.Conversation) providertest.Step
+	// fail is the criterion, counted from 1, that a verifier is told is not
+	// met; 0: none.
+	fail int
 }
 
 func newScripts() *scripts { return &scripts{byTitle: map[string]script{}} }
@@ -33,13 +36,26 @@ func (s *scripts) add(title string, steps, repair []providertest.Step) string {
 	if len(repair) == 0 {
 		repair = steps
 	}
-	s.byTitle[unique] = script{providertest.Steps(steps...), providertest.Steps(repair...)}
+	s.byTitle[unique] = script{steps: providertest.Steps(steps...), repair: providertest.Steps(repair...)}
 	return unique
 }
 
-// decide is the model: the qualification's answer where no tools are offered,
-// else the job's next step.
+// fail has the model fail one criterion of a job from now on; 0: none.
+func (s *scripts) fail(title string, criterion int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := s.byTitle[title]
+	found.fail = criterion
+	s.byTitle[title] = found
+}
+
+// decide is the model: where no tools are offered, a verifier's judgement or the
+// qualification's answer, else the job's next step.
 func (s *scripts) decide(c providertest.Conversation) providertest.Step {
+	if criteria, asked := criteriaOf(c.User); asked && len(c.Tools) == 0 {
+		found, _ := s.meant(c.User)
+		return judge(c.User, criteria, found.fail)
+	}
 	return providertest.Qualify(qualificationFile, qualificationText, s.next)(c)
 }
 
@@ -49,18 +65,23 @@ const (
 	qualificationText = "VEYRA_AGENT_READY_V1\n"
 )
 
-// next takes the script whose title stands on a line of its own, as a careful
-// prompt has it, else the longest title that the prompt holds: "Fix (2)" holds
-// "Fix", and "repair" may be any sentence's word.
 func (s *scripts) next(c providertest.Conversation) providertest.Step {
-	found, known := s.find(func(title string) bool { return strings.Contains("\n"+c.User+"\n", "\n"+title+"\n") })
-	if !known {
-		found, known = s.find(func(title string) bool { return strings.Contains(c.User, title) })
-	}
+	found, known := s.meant(c.User)
 	if !known {
 		return providertest.Step{Text: "There is no script for this task."}
 	}
 	return providertest.Repair(found.steps, found.repair, "This is repair")(c)
+}
+
+// meant takes the script whose title stands on a line of its own, as a careful
+// prompt has it, else the longest title that the prompt holds: "Fix (2)" holds
+// "Fix", and "repair" may be any sentence's word.
+func (s *scripts) meant(prompt string) (script, bool) {
+	found, known := s.find(func(title string) bool { return strings.Contains("\n"+prompt+"\n", "\n"+title+"\n") })
+	if !known {
+		found, known = s.find(func(title string) bool { return strings.Contains(prompt, title) })
+	}
+	return found, known
 }
 
 // find returns the script with the longest title that fits.

@@ -22,6 +22,7 @@ type serveOptions struct {
 	key       string
 	json      bool
 	qualified bool
+	verify    bool
 	attempts  int
 }
 
@@ -34,7 +35,7 @@ func serveCommand() *cobra.Command {
 			"  /<owner>/<name>.git       git over smart HTTP\n" +
 			"  /api/v3/repos/…           pull requests in GitHub's form\n" +
 			"  /v1/chat/completions      the scripted model\n" +
-			"  /devplane/link, jobs, state, wait   what scripts drive it by\n" +
+			"  /devplane/link, jobs, verifications, state, wait   what scripts drive it by\n" +
 			"A line on stdout tells the addresses, then one line each step.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -51,6 +52,7 @@ func serveCommand() *cobra.Command {
 	flags.StringVar(&o.key, "key", "", "key that model requests must carry (default: any)")
 	flags.BoolVar(&o.json, "json", false, "print JSON lines")
 	flags.BoolVar(&o.qualified, "qualified", false, "take agents without a qualification")
+	flags.BoolVar(&o.verify, "verify", false, "offer each accepted success to a verifier at once")
 	flags.IntVar(&o.attempts, "attempts", 0, "how often a job is given out in all (default: four)")
 	return cmd
 }
@@ -69,7 +71,7 @@ func serve(ctx context.Context, o serveOptions, out io.Writer) (err error) {
 	defer func() { err = errors.Join(err, done()) }()
 	w := newWorld(worldOptions{
 		Origin: "http://" + listener.Addr().String(), Dir: dir, Model: o.model, Key: o.key,
-		Qualified: o.qualified, Attempts: o.attempts,
+		Qualified: o.qualified, Verify: o.verify, Attempts: o.attempts,
 	})
 	server := &http.Server{Handler: w, ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan error, 1)

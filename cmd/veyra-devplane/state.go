@@ -8,14 +8,17 @@ import (
 
 // planeState is what GET /devplane/state shows.
 type planeState struct {
-	Addresses map[string]string       `json:"addresses"`
-	Agents    []agentState            `json:"agents"`
-	Jobs      []jobState              `json:"jobs"`
-	Counts    controlplanetest.Counts `json:"counts"`
+	Addresses map[string]string `json:"addresses"`
+	Agents    []agentState      `json:"agents"`
+	Jobs      []jobState        `json:"jobs"`
+	// Verifications are in the order in which they were offered.
+	Verifications []verificationState     `json:"verifications"`
+	Counts        controlplanetest.Counts `json:"counts"`
 }
 
 type agentState struct {
 	ID             string               `json:"agent_id"`
+	Role           string               `json:"role"`
 	RuntimeID      string               `json:"runtime_id"`
 	Status         string               `json:"status"`
 	Health         string               `json:"health"`
@@ -46,8 +49,24 @@ type jobState struct {
 	Evidence     map[string]any `json:"evidence,omitempty"`
 }
 
+type verificationState struct {
+	ID        string         `json:"verification_id"`
+	JobID     int64          `json:"job_id"`
+	AgentID   string         `json:"agent_id,omitempty"`
+	LeaseID   string         `json:"lease_id,omitempty"`
+	Leases    int            `json:"leases"`
+	Status    string         `json:"status"`
+	Phases    []string       `json:"phases"`
+	Message   string         `json:"message,omitempty"`
+	Refusal   string         `json:"refusal,omitempty"`
+	Verdict   string         `json:"verdict,omitempty"`
+	Hash      string         `json:"report_hash,omitempty"`
+	Signature string         `json:"signature,omitempty"`
+	Report    map[string]any `json:"report,omitempty"`
+}
+
 func (w *world) state(v controlplanetest.View) planeState {
-	s := planeState{Addresses: w.addresses(), Agents: []agentState{}, Jobs: []jobState{}, Counts: v.Counts}
+	s := planeState{Addresses: w.addresses(), Agents: []agentState{}, Jobs: []jobState{}, Verifications: []verificationState{}, Counts: v.Counts}
 	for _, a := range v.Agents {
 		s.Agents = append(s.Agents, showAgent(a))
 	}
@@ -58,12 +77,19 @@ func (w *world) state(v controlplanetest.View) planeState {
 			PullRequest: word(j.Evidence, "pull_request_url"), Hash: j.Hash, Signature: j.Signature, Evidence: j.Evidence,
 		})
 	}
+	for _, r := range v.Verifications {
+		s.Verifications = append(s.Verifications, verificationState{
+			ID: r.ID, JobID: r.JobID, AgentID: r.AgentID, LeaseID: r.LeaseID, Leases: r.Leases, Status: r.Status,
+			Phases: append([]string{}, r.Phases...), Message: r.LastSaid, Refusal: r.Refusal,
+			Verdict: r.Verdict, Hash: r.Hash, Signature: r.Signature, Report: r.Report,
+		})
+	}
 	return s
 }
 
 func showAgent(a controlplanetest.AgentView) agentState {
 	s := agentState{
-		ID: a.ID, RuntimeID: a.RuntimeID, Status: a.Status, Qualifications: []qualificationState{},
+		ID: a.ID, Role: a.Role, RuntimeID: a.RuntimeID, Status: a.Status, Qualifications: []qualificationState{},
 		Health: word(a.LastBeat, "health"), Message: word(a.LastBeat, "message"),
 	}
 	for _, q := range a.Qualifications {

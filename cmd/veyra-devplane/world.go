@@ -20,7 +20,7 @@ const (
 
 type worldOptions struct {
 	Origin, Dir, Model, Key string
-	Qualified               bool
+	Qualified, Verify       bool
 	Attempts                int
 }
 
@@ -37,8 +37,9 @@ type world struct {
 	scripts *scripts
 	mux     *http.ServeMux
 
-	mu    sync.Mutex
-	names map[string]bool // repositories that exist
+	mu     sync.Mutex
+	names  map[string]bool   // repositories that exist
+	placed map[int64]funding // by job number
 }
 
 // newWorld wires the parts. The directory must exist and belong to this user:
@@ -46,14 +47,14 @@ type world struct {
 func newWorld(o worldOptions) *world {
 	w := &world{
 		origin: o.Origin, dir: o.Dir, git: githosttest.New(o.Dir), scripts: newScripts(),
-		names: map[string]bool{},
+		names: map[string]bool{}, placed: map[int64]funding{},
 	}
 	w.git.PublicURL = o.Origin
 	w.passes = newPasses(w.git, time.Now)
 	w.model = &providertest.Model{Key: o.Key, Name: o.Model, Decide: w.scripts.decide}
 	w.plane = controlplanetest.New(controlplanetest.Options{
-		Origin: o.Origin, GitHub: pullReader{w.git, w.passes}, RepoToken: w.passes.issue,
-		Qualified: o.Qualified, Attempts: o.Attempts,
+		Origin: o.Origin, GitHub: pullReader{w.git, w.passes}, RepoToken: w.passes.issue, ReadToken: w.passes.lend,
+		Qualified: o.Qualified, Verify: o.Verify, Attempts: o.Attempts,
 	})
 	w.mux = w.routes()
 	return w
@@ -67,6 +68,7 @@ func (w *world) routes() *http.ServeMux {
 	mux.Handle(modelRoot+"/", w.model)
 	mux.HandleFunc("POST "+driveRoot+"link", own(w.postLink))
 	mux.HandleFunc("POST "+driveRoot+"jobs", own(w.postJob))
+	mux.HandleFunc("POST "+driveRoot+"verifications", own(w.postVerification))
 	mux.HandleFunc("GET "+driveRoot+"state", own(w.getState))
 	mux.HandleFunc("GET "+driveRoot+"wait", own(w.getWait))
 	mux.HandleFunc("/", func(rw http.ResponseWriter, r *http.Request) {

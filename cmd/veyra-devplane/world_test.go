@@ -92,6 +92,21 @@ func TestJobGoesFromLinkToAcceptedResult(t *testing.T) {
 	if status, text := ask(t, "POST", w.origin+"/devplane/jobs", ""); status != http.StatusCreated || text != "{\"job_id\":1}\n" {
 		t.Fatalf("placing the sample: %d %s", status, text)
 	}
+	url := r.work(w)
+	status, text := ask(t, "GET", w.origin+"/devplane/wait?for=accepted&timeout=5s", "")
+	var state planeState
+	if err := json.Unmarshal([]byte(text), &state); err != nil || status != http.StatusOK {
+		t.Fatalf("waiting: %d %v %s", status, err, text)
+	}
+	if got := state.Jobs[0]; got.Status != "ACCEPTED" || got.PullRequest != url || got.Evidence["outcome"] != "SUCCEEDED" {
+		t.Errorf("state of the job: %+v", got)
+	}
+}
+
+// work does the sample job of the next beat and returns its pull request.
+func (r *handRuntime) work(w *world) string {
+	t := r.t
+	t.Helper()
 	task := r.beat(w.origin)
 	token := r.credential(w.origin, task)
 	clone := filepath.Join(t.TempDir(), "clone")
@@ -106,14 +121,7 @@ func TestJobGoesFromLinkToAcceptedResult(t *testing.T) {
 		"pull_request_number": number, "pull_request_url": url,
 		"changed_files": []any{"calc/legacy.py", "calc/ops.py", "calc/scale.py", "scripts/show.sh"},
 	})
-	status, text := ask(t, "GET", w.origin+"/devplane/wait?for=accepted&timeout=5s", "")
-	var state planeState
-	if err := json.Unmarshal([]byte(text), &state); err != nil || status != http.StatusOK {
-		t.Fatalf("waiting: %d %v %s", status, err, text)
-	}
-	if got := state.Jobs[0]; got.Status != "ACCEPTED" || got.PullRequest != url || got.Evidence["outcome"] != "SUCCEEDED" {
-		t.Errorf("state of the job: %+v", got)
-	}
+	return url
 }
 
 // The control plane reads head, branches and every page of files from the real

@@ -30,6 +30,8 @@ type View struct {
 // AgentView is one agent.
 type AgentView struct {
 	ID, RuntimeID string
+	// Role is WORKER or VERIFIER.
+	Role string
 	// Status is PENDING, CONNECTED, ACTIVE, DEAD or DISCONNECTED.
 	Status string
 	// LastBeat is the last beat's body.
@@ -97,7 +99,7 @@ func (p *Plane) view() View {
 }
 
 func (a *agent) view() AgentView {
-	v := AgentView{ID: a.id, RuntimeID: a.runtimeID, Status: a.status, LastBeat: maps.Clone(a.lastBeat)}
+	v := AgentView{ID: a.id, RuntimeID: a.runtimeID, Role: a.role, Status: a.status, LastBeat: maps.Clone(a.lastBeat)}
 	for _, q := range a.qualifications {
 		v.Qualifications = append(v.Qualifications, QualificationView{
 			ID: q.id, Attempt: q.attempt, Status: q.status, RuntimeError: q.runtimeError,
