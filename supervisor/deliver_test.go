@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
@@ -158,6 +159,25 @@ func TestJ01CrashesLoseAndDoubleNothing(t *testing.T) {
 		}
 		if left := l.sup.Status().Outbox; len(left) != 0 {
 			t.Errorf("outbox %+v", left)
+		}
+	})
+}
+
+// What was sealed is sent as soon as the next process lives, and not after the
+// pause that follows a failed send.
+func TestSealedResultsAreSentAtOnce(t *testing.T) {
+	inLab(t, controlplanetest.Options{Qualified: true}, func(l *lab) {
+		l.pair()
+		l.plane.Fault(controlplanetest.JobResult, 0, controlplanetest.Fault{Lose: true})
+		l.plane.AddJob(job())
+		l.wait("a result is sent in vain", func(v controlplanetest.View) bool { return v.Calls[controlplanetest.JobResult] > 0 })
+		l.crash()
+		l.plane.Heal(controlplanetest.JobResult)
+		sent := l.plane.View().Calls[controlplanetest.JobResult]
+		l.start()
+		synctest.Wait() // no time passes
+		if v := l.plane.View(); v.Counts.AcceptedResults != 1 || v.Calls[controlplanetest.JobResult] != sent+1 {
+			t.Errorf("after the start: %+v", v)
 		}
 	})
 }

@@ -213,6 +213,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	s.hard = ctx
+	if b := s.parts.Pairing.current.Load(); b != nil {
+		s.heart.meet(b) // sealed results are sent at once, before any beat
+	}
 	resume, err := s.recover(ctx)
 	switch {
 	case ctx.Err() != nil:
