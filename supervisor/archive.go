@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/veyra-labs/veyra-sandboxd/journal"
 )
@@ -99,7 +98,8 @@ func viewOf(r journal.Record) JobView {
 	return v
 }
 
-// OpenLog opens the log of an assignment's newest run.
+// OpenLog opens the log of an assignment's newest run. ErrDeleted, ErrNoLog:
+// there is none.
 func (a Archive) OpenLog(ctx context.Context, id string) (io.ReadCloser, error) {
 	keys, err := a.keys(ctx, id)
 	if err != nil {
@@ -112,9 +112,18 @@ func (a Archive) OpenLog(ctx context.Context, id string) (io.ReadCloser, error) 
 	defer root.Close()
 	f, err := root.Open(keys[0].ID + "/" + keys[0].Lease + "/log")
 	if errors.Is(err, os.ErrNotExist) {
-		return io.NopCloser(strings.NewReader("")), nil
+		return nil, a.noLog(ctx, keys[0])
 	}
 	return f, err
+}
+
+// noLog tells why a run has no log: it was deleted, or the run wrote none yet.
+func (a Archive) noLog(ctx context.Context, key journal.Key) error {
+	record, err := a.Journal.Get(ctx, key)
+	if err == nil && record.Deleted {
+		return ErrDeleted
+	}
+	return errors.Join(err, ErrNoLog)
 }
 
 // DeleteJob removes what the runs of an assignment left: files, and the client's

@@ -183,6 +183,10 @@ func denyJob(w http.ResponseWriter, err error) {
 		deny(w, http.StatusNotFound, err.Error())
 	case errors.Is(err, ErrBusyJob):
 		deny(w, http.StatusLocked, err.Error())
+	case errors.Is(err, ErrDeleted):
+		deny(w, http.StatusGone, err.Error())
+	case errors.Is(err, ErrNoLog):
+		deny(w, http.StatusFailedDependency, err.Error())
 	default:
 		deny(w, http.StatusInternalServerError, err.Error())
 	}

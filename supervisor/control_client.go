@@ -100,6 +100,10 @@ func (e *controlError) Unwrap() error {
 		return ErrNoJob
 	case http.StatusLocked:
 		return ErrBusyJob
+	case http.StatusGone:
+		return ErrDeleted
+	case http.StatusFailedDependency:
+		return ErrNoLog
 	case http.StatusConflict:
 		return ErrPaired
 	case http.StatusPreconditionFailed:

@@ -28,6 +28,13 @@ func (u unreachable) Unwrap() error { return ErrUnreachable }
 // ErrNoJob answers for an id that no record has.
 var ErrNoJob = errors.New("no run of this id is known")
 
+// ErrDeleted answers for the log of a run whose files the owner has deleted, or
+// whose time in the archive was over.
+var ErrDeleted = errors.New("the log was deleted; hash and signature are kept (see `veyra-sandboxd jobs list`)")
+
+// ErrNoLog answers for a run that ended, or goes on, without a log.
+var ErrNoLog = errors.New("the run has no log")
+
 // ErrBusyJob refuses to delete what still runs.
 var ErrBusyJob = errors.New("the job has not ended")
 

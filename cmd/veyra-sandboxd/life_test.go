@@ -170,6 +170,9 @@ func wantDelete(t *testing.T, d *daemon, j controlplanetest.JobView) {
 	if _, err := os.Stat(filepath.Join(d.state, "jobs", j.AssignmentID, j.LeaseID, "log")); err == nil {
 		t.Error("jobs delete left the log")
 	}
+	if got := d.tell("jobs", "logs", j.AssignmentID).want(t, 3); got.out != "" || !strings.Contains(got.err, "the log was deleted") {
+		t.Errorf("jobs logs of a deleted run: stdout %q, stderr %q", got.out, got.err)
+	}
 	if shown := d.tell("jobs", "list").want(t, 0).out; !strings.Contains(shown, j.AssignmentID) {
 		t.Errorf("jobs list forgot a deleted run, whose hash and signature must stay:\n%s", shown)
 	}

@@ -102,6 +102,7 @@ func codeOf(err error) int {
 		return exitState
 	case errors.Is(err, supervisor.ErrPaired), errors.Is(err, supervisor.ErrUnreachable), errors.Is(err, supervisor.ErrNoDaemon),
 		errors.Is(err, supervisor.ErrNoJob), errors.Is(err, supervisor.ErrBusyJob),
+		errors.Is(err, supervisor.ErrDeleted), errors.Is(err, supervisor.ErrNoLog),
 		errors.Is(err, journal.ErrLocked), errors.Is(err, fs.ErrNotExist):
 		return exitWrongState
 	}
