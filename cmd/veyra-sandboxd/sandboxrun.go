@@ -191,11 +191,14 @@ func inside(inner, outer string) bool {
 	return inErr == nil && outErr == nil && (in == out || strings.HasPrefix(in, out+"/"))
 }
 
-// giveUp keeps one capability, for reading the owner's directory.
+// giveUp keeps one capability where there is an owner's directory to read, else
+// none.
 func (t *throwaway) giveUp() error {
-	_, err := confine.Lockdown{
-		UID: confine.Stay, GID: confine.Stay, Keep: []confine.Capability{unix.CAP_DAC_READ_SEARCH},
-	}.Apply()
+	var keep []confine.Capability
+	if t.source != nil {
+		keep = append(keep, unix.CAP_DAC_READ_SEARCH)
+	}
+	_, err := confine.Lockdown{UID: confine.Stay, GID: confine.Stay, Keep: keep}.Apply()
 	if err != nil {
 		return errors.Join(fmt.Errorf("giving up capabilities: %w", err), t.client.Close())
 	}
