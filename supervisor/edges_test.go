@@ -3,6 +3,7 @@ package supervisor_test
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -137,24 +138,28 @@ func TestG07EvidenceThatCameTooLateIsKept(t *testing.T) {
 func TestG08SecondAssignmentWaits(t *testing.T) {
 	inLab(t, controlplanetest.Options{Qualified: true}, func(l *lab) {
 		l.pair()
+		var mu sync.Mutex // of order, which the plane reads, too
 		var order []protocol.AssignmentID
+		begun := func(id protocol.AssignmentID) int {
+			mu.Lock()
+			defer mu.Unlock()
+			if id != "" {
+				order = append(order, id)
+			}
+			return len(order)
+		}
 		l.worker = func(ctx context.Context, run jobs.Run) jobs.Outcome {
-			order = append(order, run.Job.Assignment)
-			if len(order) == 1 {
+			if begun(run.Job.Assignment) == 1 {
 				time.Sleep(10 * time.Minute)
 			}
 			return success(ctx, run)
 		}
 		l.restart()
 		spec := job()
-		other := ""
 		spec.Change = func(task map[string]any) {
-			// From the second minute on the plane names another assignment.
-			if len(order) == 1 && other == "" {
-				other = someID
-			}
-			if other != "" && len(order) == 1 {
-				task["id"] = other
+			// While the first one runs the plane names another assignment.
+			if begun("") == 1 {
+				task["id"] = someID
 			}
 		}
 		l.plane.AddJob(spec)

@@ -233,7 +233,8 @@ func TestI14WriteCredentialsAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inReview(t, controlplanetest.Options{}, func(ctx context.Context, run jobs.VerificationRun) jobs.VerificationOutcome {
 				got, err := run.Credentials.Credential(ctx, false)
-				if !errors.Is(err, jobs.ErrCredentialRefused) || got != "" {
+				// The test ends while the second lease's run begins.
+				if ctx.Err() == nil && (!errors.Is(err, jobs.ErrCredentialRefused) || got != "") {
 					t.Errorf("a token, or error %v", err)
 				}
 				return jobs.VerificationOutcome{Failure: protocol.CodeCredentialRefused}
