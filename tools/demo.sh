@@ -210,7 +210,7 @@ reach "for=qualified&agent=$worker&timeout=1m" || { say "the qualification did n
 say "the worker is paired, beating, and qualified"
 reach "for=accepted&timeout=3m" || { say "no result was accepted"; exit 1; }
 say "the worker's result is accepted"
-reach "for=verified&timeout=3m" || { say "no verdict came"; exit 1; }
+reach "for=verified&timeout=1m" || { say "no verdict came"; exit 1; }
 
 # show KIND LOG: what was signed for the first of the jobs or verifications, and
 # the time of each step by its daemon's log.
@@ -229,7 +229,7 @@ print("\nFrom lease to accepted:")
 def when(line): return datetime.datetime.fromisoformat(line["time"][:26].rstrip("Z"))
 own, steps = done.get("verification_id") or done.get("assignment_id"), []
 for line in lines:
-    name = line.get("phase") or {"accepted": "ACCEPTED_TASK", "delivered": "DELIVERED"}.get(line["msg"])
+    name = line.get("phase") or {"accepted": "ACCEPTED_TASK", "sealed": "DELIVERING", "delivered": "DELIVERED"}.get(line["msg"])
     if name and line.get("assignment") == own and (not steps or steps[-1][0] != name):
         steps.append((name, when(line)))
 for (name, begin), (_, end) in zip(steps, steps[1:]):
