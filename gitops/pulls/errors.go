@@ -2,8 +2,8 @@ package pulls
 
 import (
 	"errors"
-	"fmt"
-	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/gitops"
 )
 
 // The kinds of failure. Every error of this package wraps exactly one of them,
@@ -22,44 +22,9 @@ var (
 	ErrInvalid = errors.New("invalid argument")
 )
 
-// Error is a failure with its kind.
-type Error struct {
-	Kind   error // one of the package's sentinels
-	Op     string
-	Status int           // HTTP status, 0 when it is not the reason
-	After  time.Duration // pause that the host asked for, 0 for none
-	Err    error         // cause, nil when the kind says all
-}
-
-// Error gives operation, kind, status and cause.
-func (e *Error) Error() string {
-	s := e.Op + ": " + e.Kind.Error()
-	if e.Status != 0 {
-		s += fmt.Sprintf(" (status %d)", e.Status)
-	}
-	if e.Err != nil {
-		s += ": " + e.Err.Error()
-	}
-	return s
-}
-
-// Unwrap gives kind and cause.
-func (e *Error) Unwrap() []error {
-	if e.Err == nil {
-		return []error{e.Kind}
-	}
-	return []error{e.Kind, e.Err}
-}
-
-// RetryAfter gives the pause that the host asked for; 0 when it asked none.
-func RetryAfter(err error) time.Duration {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.After
-	}
-	return 0
-}
+// Error is a failure with its kind, one of the sentinels above.
+type Error = gitops.HostError
 
 func fail(kind error, op, format string, args ...any) error {
-	return &Error{Kind: kind, Op: op, Err: fmt.Errorf(format, args...)}
+	return gitops.HostErrorf(kind, op, format, args...)
 }

@@ -174,7 +174,7 @@ func (c *Client) Settle(ctx context.Context, number int64, d Draft, changed []gi
 		if err == nil || try == len(pauses) || !mayStillCome(err) {
 			return p, files, err
 		}
-		if err := c.cfg.Sleep(ctx, max(pauses[try], RetryAfter(err))); err != nil {
+		if err := c.cfg.Sleep(ctx, max(pauses[try], gitops.RetryAfter(err))); err != nil {
 			return PullRequest{}, nil, err
 		}
 	}

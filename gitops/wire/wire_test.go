@@ -258,8 +258,8 @@ func TestRateLimitCarriesItsPause(t *testing.T) {
 		f.host.Fault = on(0, isGet, githosttest.Status(code, "", "Retry-After", "17"))
 		_, err := f.remote(t, nil).Branch(t.Context(), "main")
 		wantKind(t, err, wire.ErrUnreachable)
-		if wire.RetryAfter(err) != 17*time.Second {
-			t.Errorf("status %d: pause %v", code, wire.RetryAfter(err))
+		if gitops.RetryAfter(err) != 17*time.Second {
+			t.Errorf("status %d: pause %v", code, gitops.RetryAfter(err))
 		}
 		if n := len(f.host.Requests()); n != 1 {
 			t.Errorf("status %d: %d requests", code, n)
