@@ -135,7 +135,10 @@ func (j *job) change(ctx context.Context, b based, r round) (collected, error) {
 		return collected{}, err
 	}
 	defer j.end(place)
-	next := j.ahead(ctx, b.room, j.spec(b.room, sandbox.ProfileGit, "", b.base, b.objects))
+	next := b.firstCommit
+	if r.feedback != nil {
+		next = j.ahead(ctx, b.room, j.commitSpec(b.ready), nil)
+	}
 	made, err := j.changeIn(ctx, place, b, r)
 	if err != nil {
 		next.drop()

@@ -94,6 +94,7 @@ func (j *job) withoutPlaces(text string) string {
 // complete adds what is known only at the end, the log's hash last.
 func (j *job) complete(e protocol.Evidence) protocol.Evidence {
 	j.leave()
+	j.noting.Wait()
 	input, output := j.run.Ledger.Spent()
 	e[protocol.KeyUsage] = map[string]any{"input_tokens": input, "output_tokens": output}
 	e[protocol.KeyCompletedAt] = time.Now().UTC().Format(time.RFC3339)

@@ -30,6 +30,8 @@ type job struct {
 	room sandbox.Job
 	// background is what goes on in the room beside the steps, leaving its end.
 	background, leaving sync.WaitGroup
+	// noting is what still writes into the run's record beside the steps.
+	noting sync.WaitGroup
 	// web carries what goes to the repository host.
 	web *http.Transport
 	// phase and since measure the phases.
@@ -49,6 +51,7 @@ func newJob(cfg Config, run Run) *job {
 
 // close ends what still runs. Its errors are logged: the outcome stands.
 func (j *job) close() {
+	j.noting.Wait()
 	j.leaveRoom()
 	j.leaving.Wait()
 	j.web.CloseIdleConnections()
@@ -129,7 +132,8 @@ type ready struct {
 // based is a ready repository whose tests have run once before any change.
 type based struct {
 	ready
-	first *started // the sandbox of the first change
+	first       *started // the sandbox of the first change
+	firstCommit *started // the one that makes its commit
 }
 
 // collected is a change set on disk, judged by nobody yet.

@@ -19,11 +19,15 @@ type source interface {
 	Fetch(ctx context.Context, want wire.Want, w io.Writer) error
 }
 
+// treeOf asks for a commit alone, with its tree.
+func treeOf(commit gitops.ObjectID) wire.Want {
+	return wire.Want{IDs: []gitops.ObjectID{commit}, Depth: 1}
+}
+
 // indexPack writes a commit's tree into a sandbox and gives its manifest.
 func (j *job) indexPack(ctx, webCtx context.Context, r room, from source, place sandbox.Sandbox, commit gitops.ObjectID) (gitops.Manifest, error) {
 	var manifest gitops.Manifest
-	want := wire.Want{IDs: []gitops.ObjectID{commit}, Depth: 1}
-	err := j.feedPack(ctx, webCtx, r, from, place, want, gitops.IndexArgs(commit), func(answer io.Reader) (err error) {
+	err := j.feedPack(ctx, webCtx, r, from, place, treeOf(commit), gitops.IndexArgs(commit), func(answer io.Reader) (err error) {
 		manifest, err = gitops.ReadIndexReply(answer, commit, gitLimits(r.rules.Policy.Limits))
 		return err
 	})

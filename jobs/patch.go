@@ -21,8 +21,22 @@ const maxPatchFile = 512 << 10
 
 // writePatch keeps the change set as a patch in the run's own record, for the
 // owner to read. What is no text or too large is named only; trouble here is a
-// line in the log.
+// line in the log. The sandbox is read at once, and the file written while the
+// job goes on.
 func (j *job) writePatch(ctx context.Context, place sandbox.Sandbox, c collected) {
+	before, total := make(map[string]sideOf, len(c.changes.Changes)), 0
+	for _, change := range c.changes.Changes {
+		side := sideOf{exists: true, odd: true}
+		if total <= maxPatch { // the file holds no more
+			side = sideIn(ctx, place, c.manifest, change.Path)
+		}
+		before[change.Path], total = side, total+len(side.text)
+	}
+	j.noting.Wait() // for the patch of an earlier round
+	j.noting.Go(func() { j.keepPatch(c, before) })
+}
+
+func (j *job) keepPatch(c collected, before map[string]sideOf) {
 	name := j.spoolPath("change.patch")
 	_ = os.Remove(name) // of an earlier round
 	record := openRecord(j.cfg.Secrets, name, maxPatch, j.log)
@@ -33,8 +47,7 @@ func (j *job) writePatch(ctx context.Context, place sandbox.Sandbox, c collected
 		return
 	}
 	for _, change := range c.changes.Changes {
-		before := sideIn(ctx, place, c.manifest, change.Path)
-		_, _ = record.Write(patchOf(change.Path, change.Exec, before, written[change.Path]))
+		_, _ = record.Write(patchOf(change.Path, change.Exec, before[change.Path], written[change.Path]))
 	}
 }
 

@@ -34,12 +34,18 @@ type started struct {
 	err   error
 }
 
-// ahead starts a sandbox that the next step needs. What nobody asks for ends
-// with the job, or earlier with drop.
-func (j *job) ahead(ctx context.Context, r room, spec sandbox.Spec) *started {
+// ahead starts a sandbox that a later step needs, once the one before it is up
+// (nil: at once): two starts at a time only hold each other up. Until then
+// nothing but our own init runs in it, so that it takes next to nothing of what
+// the job has booked. What nobody asks for ends with the job, or earlier with
+// drop.
+func (j *job) ahead(ctx context.Context, r room, spec sandbox.Spec, before *started) *started {
 	s, room := &started{job: j, room: r, spec: spec, done: make(chan struct{})}, j.room
 	j.background.Go(func() {
 		defer close(s.done)
+		if before != nil {
+			<-before.done
+		}
 		s.place, s.err = room.Create(ctx, spec)
 	})
 	return s

@@ -80,6 +80,7 @@ func passingFetch(err error) bool {
 func (j *job) fetchOnce(ctx, webCtx context.Context, r room, remote *wire.Remote) (repository, error) {
 	var place sandbox.Sandbox
 	var base gitops.ObjectID
+	var pack *download
 	both, bothCtx := errgroup.WithContext(webCtx)
 	both.Go(func() (err error) {
 		defer j.step("git_sandbox_start")()
@@ -88,15 +89,20 @@ func (j *job) fetchOnce(ctx, webCtx context.Context, r room, remote *wire.Remote
 	})
 	both.Go(func() (err error) {
 		defer j.step("credential_and_refs")()
-		base, err = j.baseCommit(bothCtx, remote)
+		if base, err = j.baseCommit(bothCtx, remote); err == nil {
+			pack = beginDownload(webCtx, remote, treeOf(base))
+		}
 		return err
 	})
-	if err := both.Wait(); err != nil {
-		j.end(place)
+	err := both.Wait()
+	defer func() { j.end(place) }()
+	if pack != nil {
+		defer pack.drop()
+	}
+	if err != nil {
 		return repository{}, err
 	}
-	defer j.end(place)
-	return j.index(ctx, webCtx, repository{room: r, remote: remote}, place, base)
+	return j.index(ctx, webCtx, repository{room: r, remote: remote}, place, pack, base)
 }
 
 // baseCommit is the target branch's tip when the run first saw it: after a
@@ -117,9 +123,9 @@ func (j *job) baseCommit(ctx context.Context, remote *wire.Remote) (gitops.Objec
 
 // index streams the pack into the sandbox, reads the manifest it answers with,
 // looks at the project's manifests and freezes tree and objects.
-func (j *job) index(ctx, webCtx context.Context, r repository, place sandbox.Sandbox, base gitops.ObjectID) (repository, error) {
+func (j *job) index(ctx, webCtx context.Context, r repository, place sandbox.Sandbox, from source, base gitops.ObjectID) (repository, error) {
 	fetched := j.step("fetch_and_index")
-	manifest, err := j.indexPack(ctx, webCtx, r.room, r.remote, place, base)
+	manifest, err := j.indexPack(ctx, webCtx, r.room, from, place, base)
 	fetched()
 	if err != nil {
 		return r, err

@@ -106,8 +106,13 @@ func (j *job) baseSpec(r ready) sandbox.Spec {
 	return j.spec(r.room, sandbox.ProfileJob, r.image, append(r.deps, r.base)...)
 }
 
-// testBase starts the first change's sandbox while the tests run: not earlier,
-// since two starts at once only hold each other up.
+// commitSpec is a sandbox where git works on the base tree and its objects.
+func (j *job) commitSpec(r ready) sandbox.Spec {
+	return j.spec(r.room, sandbox.ProfileGit, "", r.base, r.objects)
+}
+
+// testBase starts the sandboxes of the first change and of its commit while the
+// tests run: not earlier, since two starts at once only hold each other up.
 func (j *job) testBase(ctx context.Context, b *based) (testRun, error) {
 	created := j.step("baseline_start")
 	place, err := j.create(ctx, b.room, j.baseSpec(b.ready))
@@ -117,7 +122,8 @@ func (j *job) testBase(ctx context.Context, b *based) (testRun, error) {
 	}
 	defer j.end(place)
 	if b.first == nil {
-		b.first = j.ahead(ctx, b.room, j.baseSpec(b.ready))
+		b.first = j.ahead(ctx, b.room, j.baseSpec(b.ready), nil)
+		b.firstCommit = j.ahead(ctx, b.room, j.commitSpec(b.ready), b.first)
 	}
 	defer j.step("baseline_run")()
 	return j.runTests(ctx, b.ready, place)

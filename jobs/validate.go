@@ -31,9 +31,8 @@ func (j *job) validate(ctx context.Context, c committed) (tested, error) {
 		place, err = j.create(ctx, c.room, j.spec(c.room, sandbox.ProfileJob, c.image, layers...))
 		return err
 	})
-	err := both.Wait()
-	defer j.end(place)
-	if err != nil {
+	if err := both.Wait(); err != nil {
+		j.end(place)
 		return tested{}, err
 	}
 	j.facts.cleanRoom, j.facts.tree = true, c.reply.Tree
@@ -41,12 +40,11 @@ func (j *job) validate(ctx context.Context, c committed) (tested, error) {
 	after, err := j.runTests(ctx, c.ready, place)
 	run()
 	if err != nil {
+		j.end(place)
 		return tested{}, err
 	}
 	j.facts.after = &after
-	noted := j.step("touched")
-	j.noteTouched(ctx, c.manifest, place)
-	noted()
+	j.noteAside(ctx, c.manifest, place)
 	return tested{committed: c, after: after}, nil
 }
 
@@ -87,6 +85,20 @@ func (j *job) hashLayers(ctx context.Context, r room, asked gitops.HashRequest, 
 		return "", fmt.Errorf("measuring the tree: %w", err)
 	}
 	return seen.Tree, nil
+}
+
+// noteAside notes what the tests touched, and ends their sandbox, while the job
+// goes on: neither decides anything.
+func (j *job) noteAside(ctx context.Context, base gitops.Manifest, place sandbox.Sandbox) {
+	noted := make(chan struct{})
+	j.noting.Go(func() {
+		defer close(noted)
+		j.noteTouched(ctx, base, place)
+	})
+	j.background.Go(func() {
+		<-noted
+		endPlace(place, j.log)
+	})
 }
 
 // noteTouched lists tracked files and test settings that the tests changed
