@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -69,14 +70,26 @@ func (w *world) newPlace() place {
 	return p
 }
 
+// addresses are those that tests were given.
+var addresses sync.Map
+
+// freeAddress is below the ports that the kernel gives to connections: between
+// two daemons of one place no test's connection must take the address.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		address := fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			continue
+		}
+		l.Close()
+		if _, given := addresses.LoadOrStore(address, true); !given {
+			return address
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no address is free")
+	return ""
 }
 
 // frugal writes settings that leave a sandbox about 3 GiB of this host's disk
