@@ -190,7 +190,9 @@ func TestReportsAreChecked(t *testing.T) {
 		"independent_test_output":      {missing, strings.Repeat("x", 12_001)},
 		"environment_setup_command":    {missing, nil},
 		"acceptance_criteria": {
-			missing, []any{}, criterion(nil, "x"), criterion("yes", "x"), criterion(true, nil),
+			missing,
+			[]any{},
+			criterion(nil, "x"), criterion("yes", "x"), criterion(true, nil),
 			criterion(true, strings.Repeat("x", 1201)), append(criterion(true, "x"), criterion(true, "x")...),
 		},
 		"security_findings": {

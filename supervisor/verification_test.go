@@ -358,11 +358,15 @@ func TestUnreadyHostLetsAVerificationWait(t *testing.T) {
 	})
 }
 
-// A host whose role was changed leaves what it began in the other role.
+// A host whose role was changed leaves what it began in the other role, a push
+// that was written down as intended, too.
 func TestRunsOfTheOtherRoleAreLeft(t *testing.T) {
 	inLab(t, controlplanetest.Options{Qualified: true}, func(l *lab) {
 		l.pair()
-		l.worker = func(ctx context.Context, _ jobs.Run) jobs.Outcome {
+		l.worker = func(ctx context.Context, run jobs.Run) jobs.Outcome {
+			if err := run.Checkpoints.Save(ctx, "publish", []byte("{}")); err != nil {
+				t.Error(err)
+			}
 			<-ctx.Done()
 			return jobs.Outcome{Abandoned: string(protocol.CodeCancelled)}
 		}
