@@ -6,8 +6,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/veyra-labs/veyra-sandboxd/gitops/pulls"
-	"github.com/veyra-labs/veyra-sandboxd/gitops/wire"
+	"github.com/veyra-labs/veyra-sandboxd/gitops"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/provider"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -26,15 +26,15 @@ func patience(ctx context.Context, log *slog.Logger, until time.Time, passing fu
 		if err == nil || !passing(err) || ctx.Err() != nil {
 			return err
 		}
-		wait := max(pause, wished(err))
+		rest := max(pause, wished(err))
 		left := time.Until(until)
 		if left <= 0 {
 			return err
 		}
 		// A wish beyond the end gets one more try at the end.
-		wait = min(wait, left)
-		log.Warn("trying again", "after", wait.String(), "error", err)
-		if waitErr := sleep(ctx, wait); waitErr != nil {
+		rest = min(rest, left)
+		log.Warn("trying again", "after", rest.String(), "error", err)
+		if waitErr := wait.For(ctx, rest); waitErr != nil {
 			return errors.Join(waitErr, err)
 		}
 		pause = min(2*pause, 30*time.Second)
@@ -47,18 +47,7 @@ func wished(err error) time.Duration {
 	if errors.As(err, &model) {
 		return model.RetryAfter
 	}
-	return max(wire.RetryAfter(err), pulls.RetryAfter(err))
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
+	return gitops.RetryAfter(err)
 }
 
 // passingStart: what is in the way of a sandbox mostly passes, other jobs'
@@ -94,6 +83,6 @@ func (j *job) awaitRestart(ctx context.Context, err error) error {
 	}
 	j.log.Error("the runner is gone: the run waits for a restart of the daemon", "error", err)
 	j.run.Progress.Phase(j.phase, protocol.Lookup(protocol.CodeHostNotReady).Sentence)
-	_ = sleep(ctx, time.Until(j.run.Deadline.Add(-2*protocol.ResendUntil)))
+	_ = wait.For(ctx, time.Until(j.run.Deadline.Add(-2*protocol.ResendUntil)))
 	return err
 }

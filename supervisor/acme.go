@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/crypto/acme"
 	"golang.org/x/crypto/acme/autocert"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait"
 )
 
 // ErrNoACME says that no certificate can be asked for under this host.
@@ -161,16 +163,16 @@ func (a *ACME) Keep(ctx context.Context) {
 	var until time.Time
 	again := acmeAgain
 	for {
-		wait := acmeLook
+		rest := acmeLook
 		switch expires, err := a.Obtain(ctx); {
 		case err != nil && ctx.Err() == nil:
 			a.log.Error("no certificate for the public host yet", "host", a.name, "error", err, "again_in", again.String())
-			wait, again = again, min(2*again, acmeAgainMost)
+			rest, again = again, min(2*again, acmeAgainMost)
 		case err == nil && !expires.Equal(until):
 			a.log.Info("the public host has a certificate", "host", a.name, "expires", expires)
 			until, again = expires, acmeAgain
 		}
-		if pause(ctx, wait) != nil {
+		if wait.For(ctx, rest) != nil {
 			return
 		}
 	}

@@ -72,10 +72,11 @@ func (s *Supervisor) readVerification(raw json.RawMessage) (assigned, error) {
 // theirNow is the control plane's time.
 func (s *Supervisor) theirNow() time.Time { return time.Now().Add(s.clock.known()) }
 
-// checkClone wants the repository on the git host that this runtime dials.
+// checkClone wants the repository on a git host that this runtime dials.
 func (s *Supervisor) checkClone(r protocol.Repository) error {
-	if s.config.Git == (protocol.Origin{}) {
+	if len(s.config.Git) == 0 {
 		return nil
 	}
-	return r.CheckClone(s.config.Git)
+	_, err := r.CloneOrigin(s.config.Git)
+	return err
 }

@@ -80,7 +80,7 @@ func (l *lab) start() {
 		l.t.Fatal(err)
 	}
 	l.sup, err = supervisor.New(supervisor.Config{
-		Git:  git,
+		Git:  []protocol.Origin{git},
 		Role: l.role, Version: "1.2.3", Provider: "scripted", Model: "model-1",
 		JobsDir: l.state + "/jobs", Heartbeat: l.beats,
 	}, supervisor.Parts{

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait"
 	"github.com/veyra-labs/veyra-sandboxd/jobs"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
@@ -148,11 +149,11 @@ func (c *credentials) ask(ctx context.Context, until time.Time) (protocol.RepoTo
 		if try >= goneTries && c.gone(answer) || !unknown.IsZero() && time.Since(unknown) >= protocol.RevokedAfter {
 			return "", fmt.Errorf("asking for the repository credential: %s: %w", answer.Say(), jobs.ErrLeaseLost)
 		}
-		wait := max(backoff(try), answer.RetryAfter)
-		if time.Now().Add(wait).After(until) {
+		rest := max(backoff(try), answer.RetryAfter)
+		if time.Now().Add(rest).After(until) {
 			return "", fmt.Errorf("asking for the repository credential: %s: %w", answer.Say(), jobs.ErrCredentialUnavailable)
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := wait.For(ctx, rest); err != nil {
 			return "", fmt.Errorf("asking for the repository credential: %w", err)
 		}
 	}
@@ -242,16 +243,4 @@ func unfitForVerification(given protocol.Credential) string {
 func backoff(n int) time.Duration {
 	wait := min(protocol.BackoffMin<<min(n, 10), protocol.BackoffMax)
 	return wait - rand.N(wait/4+1)
-}
-
-// pause waits, or returns the context's error.
-func pause(ctx context.Context, wait time.Duration) error {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

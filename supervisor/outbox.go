@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait"
 	"github.com/veyra-labs/veyra-sandboxd/journal"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
@@ -140,7 +141,7 @@ func (o *outbox) deliver(e *entry) {
 			try = 0
 			continue
 		}
-		if pause(ctx, o.wait(e, v, try)) != nil {
+		if wait.For(ctx, o.wait(e, v, try)) != nil {
 			break
 		}
 	}
@@ -297,7 +298,7 @@ func (o *outbox) taken(ctx context.Context, e *entry, v verdict) {
 		}
 		// The next start would send the same bytes once more: harmless.
 		o.s.log.Error("the delivery could not be journaled", "error", err)
-		if pause(ctx, backoff(try)) != nil {
+		if wait.For(ctx, backoff(try)) != nil {
 			return
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/canonjson"
 	"github.com/veyra-labs/veyra-sandboxd/internal/durable"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait"
 	"github.com/veyra-labs/veyra-sandboxd/jobs"
 	"github.com/veyra-labs/veyra-sandboxd/journal"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
@@ -177,7 +178,7 @@ func (s *Supervisor) draftAndSign(ctx context.Context, r *run, body []byte, hash
 		}
 		r.log.Error("the result could not be sealed", "error", err, "try", try+1)
 		hopeless := errors.Is(err, signer.ErrGone) || errors.Is(err, signer.ErrRefused)
-		if hopeless || r.lease.left() <= 0 || pause(ctx, backoff(try)) != nil {
+		if hopeless || r.lease.left() <= 0 || wait.For(ctx, backoff(try)) != nil {
 			// It stays in the journal: the next start seals and delivers it.
 			s.note("A finished result could not be sealed: " + oneLine(err.Error(), 200) + ". Restart the daemon.")
 			s.leases.remove(r.key)

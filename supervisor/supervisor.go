@@ -35,9 +35,9 @@ type Config struct {
 	Heartbeat time.Duration
 	// JobsDir is STATE/jobs, SigningLog STATE/signing.log.
 	JobsDir, SigningLog string
-	// Git is the pinned origin of the repositories; a task whose clone_url lies
-	// elsewhere is invalid. The zero origin compares nothing.
-	Git protocol.Origin
+	// Git are the pinned origins of the repositories; a task whose clone_url lies
+	// elsewhere is invalid. Without any nothing is compared.
+	Git []protocol.Origin
 	// OwnerUID may ask over the control socket besides root and ourselves.
 	OwnerUID int
 	// BehindProxy says that TLS ends before the public listener.

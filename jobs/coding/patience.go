@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait"
 	"github.com/veyra-labs/veyra-sandboxd/provider"
 )
 
@@ -33,7 +34,7 @@ func (r *round) chat(ctx context.Context, request provider.Request) (provider.Re
 			return reply, err
 		}
 		r.note("trouble", string(provider.KindOf(err)))
-		if sleep(ctx, min(max(pause, wished(err)), left)) != nil {
+		if wait.For(ctx, min(max(pause, wished(err)), left)) != nil {
 			return reply, err
 		}
 		pause = min(2*pause, longestPause)
@@ -67,15 +68,4 @@ func wished(err error) time.Duration {
 		return e.RetryAfter
 	}
 	return 0
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

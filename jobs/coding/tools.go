@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/headtail"
 	"github.com/veyra-labs/veyra-sandboxd/provider"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
@@ -103,7 +104,7 @@ func (r *round) bash(ctx context.Context, raw json.RawMessage) (observation, err
 	if args.Command == "" || len(args.Command) > maxCommandBytes || strings.ContainsRune(args.Command, 0) {
 		return invalid("command must be a text of 1 to %d bytes", maxCommandBytes), nil
 	}
-	output := newHeadTail(keptOutput)
+	output := headtail.New(keptOutput)
 	exit, err := r.place.Run(ctx, sandbox.Command{
 		Argv: []string{"/bin/bash", "-c", args.Command}, Stdout: output, Timeout: commandLimit(args.Timeout), Env: modelEnv(),
 	})
@@ -122,7 +123,7 @@ func commandLimit(seconds float64) time.Duration {
 }
 
 // show says everything in words: an empty output, the status, the limits.
-func (r *round) show(exit sandbox.Exit, output *headTail) string {
+func (r *round) show(exit sandbox.Exit, output *headtail.Buffer) string {
 	text := Observe(r.loop.cfg.Redact(output.String()))
 	if strings.TrimSpace(text) == "" {
 		text = "(no output)"
