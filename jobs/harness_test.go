@@ -194,7 +194,7 @@ func (w *world) configure(gitURL, modelURL string) {
 		}
 	}
 	w.config = jobs.Config{
-		Backend: backend.client, Report: backend.report, Policy: policy, GitOrigin: gitURL, API: gitURL,
+		Backend: backend.client, Report: backend.report, Policy: policy, GitOrigins: w.origins(gitURL), API: gitURL,
 		Image: func(tool policies.Toolchain) (images.Digest, bool) {
 			return backend.image, tool == policies.Python
 		},
@@ -202,6 +202,20 @@ func (w *world) configure(gitURL, modelURL string) {
 		Provider: "openai-compatible", Model: "scripted", Version: "0.1.0", Secrets: secrets,
 		Log: slog.New(slog.NewTextHandler(w.logs, nil)),
 	}
+}
+
+// origins are the pinned ones for these addresses.
+func (w *world) origins(urls ...string) []protocol.Origin {
+	w.t.Helper()
+	var all []protocol.Origin
+	for _, url := range urls {
+		origin, err := protocol.ParseOwnerOrigin(url)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all = append(all, origin)
+	}
+	return all
 }
 
 func (w *world) lease() {

@@ -277,7 +277,7 @@ func TestE09CaseOnlyRenameShownTwice(t *testing.T) {
 func TestSlowHostIsTheHostsTrouble(t *testing.T) {
 	w := newWorld(t, project(), steps(fix()))
 	w.config.Policy.Limits.SetupPercent, w.run.Job.Minutes = 1, 3 // 1.8 s
-	w.config.GitOrigin = w.serve(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w.config.GitOrigins = w.origins(w.serve(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if !bytes.Contains(body, []byte("command=fetch")) {
 			r.Body = io.NopCloser(bytes.NewReader(body))
@@ -288,6 +288,6 @@ func TestSlowHostIsTheHostsTrouble(t *testing.T) {
 		_, _ = io.WriteString(rw, "000dpackfile\n0006\x02.") // the start, and then nothing
 		rw.(http.Flusher).Flush()
 		<-r.Context().Done()
-	}))
+	})))
 	w.fail(protocol.CodeRepositoryUnreachable)
 }

@@ -59,8 +59,12 @@ var errSlowHost = fmt.Errorf("the set-up's time is over: %w", wire.ErrUnreachabl
 
 func (j *job) remote() (*wire.Remote, error) {
 	repo := j.run.Job.Repository
+	origin, err := repo.CloneOrigin(j.cfg.GitOrigins)
+	if err != nil {
+		return nil, fail(protocol.CodeTaskInvalid, "choosing the repository's host", err)
+	}
 	remote, err := wire.New(wire.Config{
-		Origin: j.cfg.GitOrigin, Owner: repo.Owner, Name: repo.Name,
+		Origin: origin.String(), Owner: repo.Owner, Name: repo.Name,
 		Token:     j.run.Credentials.Credential,
 		Transport: j.web, UserAgent: "veyra-sandboxd/" + j.cfg.Version, Log: j.log,
 	})

@@ -22,10 +22,12 @@ type Config struct {
 	Image func(policies.Toolchain) (images.Digest, bool)
 	// Policy is the owner's, scaled to what the host has.
 	Policy policies.Policy
-	// GitOrigin and API are the pinned addresses of the repository host.
-	GitOrigin, API string
-	Engine         coding.Engine
-	Single         *coding.Single
+	// GitOrigins are the pinned addresses of repository hosts: a job dials the one
+	// that its clone_url names. API is that of their REST interface.
+	GitOrigins []protocol.Origin
+	API        string
+	Engine     coding.Engine
+	Single     *coding.Single
 	// Provider, Model and Version are what evidence states.
 	Provider, Model, Version string
 	Secrets                  *redact.Set

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"errors"
 	"net/url"
 	"strings"
 )
@@ -29,4 +30,17 @@ func (r Repository) CheckClone(git Origin) error {
 		return wrong
 	}
 	return nil
+}
+
+// CloneOrigin is the one of the pinned origins, at least one, that clone_url
+// names; an empty clone_url leaves the first. The *TaskError of CheckClone says
+// that it names none of them.
+func (r Repository) CloneOrigin(pinned []Origin) (Origin, error) {
+	wrong := errors.New("no git origin is pinned")
+	for _, git := range pinned {
+		if wrong = r.CheckClone(git); wrong == nil {
+			return git, nil
+		}
+	}
+	return Origin{}, wrong
 }

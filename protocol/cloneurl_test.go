@@ -35,3 +35,31 @@ func TestCloneURLMustBeTheRepositoryOnThePinnedOrigin(t *testing.T) {
 		}
 	}
 }
+
+func TestCloneURLChoosesAmongPinnedOrigins(t *testing.T) {
+	var pinned []protocol.Origin
+	for _, text := range []string{"https://github.com", "https://git.example.net", "https://git.example.net:8443"} {
+		origin, err := protocol.ParseOwnerOrigin(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pinned = append(pinned, origin)
+	}
+	for text, want := range map[string]string{
+		"":                                      "https://github.com",
+		"https://github.com/example/sample.git": "https://github.com",
+		"https://git.example.net/example/sample.git":  "https://git.example.net",
+		"https://git.example.net:8443/example/sample": "https://git.example.net:8443",
+		"https://elsewhere.example/example/sample":    "",
+		"https://git.example.net/example/other":       "",
+	} {
+		r := protocol.Repository{Owner: "example", Name: "sample", CloneURL: text}
+		got, err := r.CloneOrigin(pinned)
+		if got.String() != want || (err == nil) != (want != "") {
+			t.Errorf("clone_url %q: %q, %v, want %q", text, got, err, want)
+		}
+	}
+	if got, err := (protocol.Repository{}).CloneOrigin(nil); err == nil {
+		t.Errorf("of no origins %q is chosen", got)
+	}
+}

@@ -135,9 +135,8 @@ func (h *host) metrics() *telemetry.Metrics {
 }
 
 func supervisorConfig(s *Settings, host *host) supervisor.Config {
-	git, _ := protocol.ParseOwnerOrigin(s.Git.Origins[0]) // the settings' check has read it
 	return supervisor.Config{
-		Git:  git,
+		Git:  s.gitOrigins(),
 		Role: protocol.Role(s.Role), Version: version, Provider: s.provider(), Model: s.Provider.Model,
 		Policy: host.policy.Name, Heartbeat: s.ControlPlane.Heartbeat, JobsDir: host.paths.jobs, SigningLog: host.paths.signingLog,
 		OwnerUID: os.Getuid(), BehindProxy: s.Public.TLS.Mode == "proxy",

@@ -157,7 +157,7 @@ func jobsConfig(s *Settings, h *host, m *model, secrets *redact.Set, metrics *te
 			digest, found := h.images[t]
 			return digest, found
 		},
-		Policy: h.policy, GitOrigin: s.Git.Origins[0], API: s.Git.API,
+		Policy: h.policy, GitOrigins: s.gitOrigins(), API: s.Git.API,
 		Engine: coding.NewLoop(m, loop), Single: coding.NewSingle(m, loop),
 		Provider: s.provider(), Model: s.Provider.Model, Version: version,
 		Secrets: secrets, Log: log,

@@ -209,6 +209,17 @@ func (s *Settings) check() error {
 	return s.checkTLS()
 }
 
+// gitOrigins are the repository hosts that jobs may dial; check has read them.
+func (s *Settings) gitOrigins() []protocol.Origin {
+	var all []protocol.Origin
+	for _, text := range s.Git.Origins {
+		if origin, err := protocol.ParseOwnerOrigin(text); err == nil {
+			all = append(all, origin)
+		}
+	}
+	return all
+}
+
 // checkVersion refuses values that this version can't keep its word on: a
 // setting that is read and has no effect would be a silent weakening.
 func (s *Settings) checkVersion() error {
