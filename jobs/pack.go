@@ -10,6 +10,7 @@ import (
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
 	"github.com/veyra-labs/veyra-sandboxd/gitops/wire"
+	"github.com/veyra-labs/veyra-sandboxd/internal/headtail"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
@@ -74,7 +75,7 @@ func gitLimits(l policies.Limits) gitops.Limits {
 // that the worker gives is worth more than its exit status.
 func (j *job) gitAnswer(ctx context.Context, place sandbox.Sandbox, argv []string, in io.Reader, limit time.Duration, read func(io.Reader) error) error {
 	out, into := io.Pipe()
-	words := newHeadTail(8 << 10)
+	words := headtail.New(8 << 10)
 	answered := make(chan error, 1)
 	go func() {
 		err := read(out)

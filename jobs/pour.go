@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
+	"github.com/veyra-labs/veyra-sandboxd/internal/headtail"
 	"github.com/veyra-labs/veyra-sandboxd/internal/treestream"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
@@ -28,7 +29,7 @@ func (j *job) pour(ctx context.Context, place sandbox.Sandbox, spool string, lim
 	defer file.Close()
 	out, in := io.Pipe()
 	go func() { in.CloseWithError(copyTree(file, in, limits, wanted)) }()
-	words := newHeadTail(4 << 10)
+	words := headtail.New(4 << 10)
 	exit, err := place.Run(ctx, sandbox.Command{
 		Argv: []string{sandbox.InitPath, "unpack", sandbox.Workspace}, Stdin: out, Stdout: words, Timeout: 5 * time.Minute,
 	})

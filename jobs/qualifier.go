@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/headtail"
 	"github.com/veyra-labs/veyra-sandboxd/jobs/coding"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
@@ -184,7 +185,7 @@ func (x *qualification) test(ctx context.Context, content string) (Qualification
 	if err := x.write(ctx, place, content); err != nil {
 		return QualificationOutcome{}, err
 	}
-	kept := newHeadTail(1 << 20)
+	kept := headtail.New(1 << 20)
 	exit, err := place.Run(ctx, sandbox.Command{Argv: x.args, Stdout: tee{kept, x.files.log}, Timeout: qualificationTest, Alone: true})
 	if err != nil {
 		return QualificationOutcome{}, fmt.Errorf("testing the answer: %w", err)
@@ -206,7 +207,7 @@ func (x *qualification) test(ctx context.Context, content string) (Qualification
 func (x *qualification) write(ctx context.Context, place sandbox.Sandbox, content string) error {
 	out, in := io.Pipe()
 	go func() { in.CloseWithError(starterTree(in, x.run.Qualification, content)) }()
-	words := newHeadTail(4 << 10)
+	words := headtail.New(4 << 10)
 	exit, err := place.Run(ctx, sandbox.Command{
 		Argv: []string{sandbox.InitPath, "unpack", sandbox.Workspace}, Stdin: out, Stdout: words, Timeout: time.Minute,
 	})

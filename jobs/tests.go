@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/headtail"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -32,7 +33,7 @@ func (j *job) runTests(ctx context.Context, r ready, place sandbox.Sandbox) (tes
 	var output strings.Builder
 	deadline := time.Now().Add(min(r.budgets.Test, r.left()))
 	for i, args := range r.commands {
-		kept := newHeadTail(int(min(r.rules.Policy.Limits.OutputKeepBytes, 16<<20)))
+		kept := headtail.New(int(min(r.rules.Policy.Limits.OutputKeepBytes, 16<<20)))
 		exit, err := j.runCommand(ctx, place, args, time.Until(deadline), kept)
 		if err != nil {
 			return run, fmt.Errorf("running the tests: %w", err)
@@ -50,7 +51,7 @@ func (j *job) runTests(ctx context.Context, r ready, place sandbox.Sandbox) (tes
 	return run, nil
 }
 
-func (j *job) runCommand(ctx context.Context, place sandbox.Sandbox, args []string, left time.Duration, kept *headTail) (sandbox.Exit, error) {
+func (j *job) runCommand(ctx context.Context, place sandbox.Sandbox, args []string, left time.Duration, kept *headtail.Buffer) (sandbox.Exit, error) {
 	j.files.say("$ %s", strings.Join(args, " "))
 	exit, err := place.Run(ctx, sandbox.Command{
 		Argv: args, Stdout: tee{kept, j.files.log}, Timeout: max(left, time.Second), Alone: true,
