@@ -107,6 +107,7 @@ func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, lo
 	defer cancel()
 	go drainOnSignal(super, cancel, log, signals)
 	go host.watch(ctx, log)
+	go host.fitness.watch(ctx, host.runner, log)
 	go host.tls.serve(ctx, log)
 	host.notify("READY=1")
 	tellReady(log, host)

@@ -47,6 +47,7 @@ type host struct {
 	signer   *signer.Client
 	runner   *runner.Client
 	report   sandbox.Report
+	fitness  *fitness
 	pairing  *supervisor.Pairing
 	policy   policies.Policy
 	images   map[policies.Toolchain]images.Digest
@@ -196,7 +197,8 @@ func (h *host) startBackend(ctx context.Context, log *slog.Logger) (err error) {
 	if err != nil {
 		return withCode(exitHost, "this host can't enforce the policy %s (see `veyra-sandboxd doctor`): %w", h.policy.Name, err)
 	}
-	return nil
+	h.fitness, err = newFitness(h.policy.Name, h.report)
+	return err
 }
 
 // openImages holds the newest image of each toolchain, so that none is removed

@@ -80,6 +80,7 @@ func checks(s *Settings, h *host, m *model) []supervisor.Check {
 		// A dead signer ends the runner too: the cause is told, not the effect.
 		{Reason: "signer", Say: func() string { return gone(h.signer.Done(), "The signer process is gone: restart the daemon.") }},
 		{Reason: "runner", Say: func() string { return gone(h.runner.Done(), "The runner process is gone: restart the daemon.") }},
+		{Reason: "policy", Say: h.fitness.say},
 		{Reason: "disk", Say: func() string { return sayDisk(".", int64(s.Keep.DiskFloor)) }},
 	}
 }

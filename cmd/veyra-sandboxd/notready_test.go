@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -31,12 +32,14 @@ type unreadiness struct {
 	before func(t *testing.T, p *place)
 	// spoil makes a running daemon not ready.
 	spoil func(t *testing.T, w *world, d *daemon)
+	// mend ends that without a restart, where that is possible.
+	mend func(t *testing.T, d *daemon)
 }
 
 // unreadinesses are the reasons of ready{reason} that a running daemon can have,
 // besides ok and not_paired, which the test sees on the way to each. A policy
-// that this host can't enforce ends a start with 4, and so does a disk without
-// room for a sandbox; budget and panic have no way to hold yet.
+// that this host can't enforce at the start ends it with 4, and so does a disk
+// without room for a sandbox; budget and panic have no way to hold yet.
 var unreadinesses = []unreadiness{
 	{reason: "role", sentence: "The agent's role is VERIFIER but this host is set up as WORKER", agent: "VERIFIER"},
 	{reason: "provider", sentence: "The model provider refuses the key", before: func(t *testing.T, p *place) {
@@ -51,7 +54,11 @@ var unreadinesses = []unreadiness{
 	{reason: "signer", sentence: "The signer process is gone", spoil: func(_ *testing.T, _ *world, d *daemon) {
 		_ = unix.Kill(d.child("__signer"), unix.SIGKILL)
 	}},
-	{reason: "disk", sentence: "The disk is under the floor", place: ownDisk, spoil: func(t *testing.T, _ *world, d *daemon) { resize(t, filepath.Dir(d.state), "512m") }},
+	{reason: "policy", sentence: "The policy strict can't be enforced any more", place: ownRuntime, spoil: func(t *testing.T, _ *world, d *daemon) {
+		writeFile(t, d.runtimeFile(), "#!/bin/sh\nexit 1\n", 0o755)
+	}, mend: func(t *testing.T, d *daemon) { writeFile(t, d.runtimeFile(), readFile(t, runtimePath()), 0o755) }},
+	{reason: "disk", sentence: "The disk is under the floor", place: ownDisk, spoil: func(t *testing.T, _ *world, d *daemon) { resize(t, filepath.Dir(d.state), "512m") },
+		mend: func(t *testing.T, d *daemon) { resize(t, filepath.Dir(d.state), "8g") }},
 	{reason: "draining", sentence: "The host is draining", spoil: func(t *testing.T, w *world, d *daemon) {
 		_, asked, answer := w.heldJob("Make add add")
 		t.Cleanup(func() { close(answer) })
@@ -84,6 +91,27 @@ func ownDisk(t *testing.T, p *place) {
 	})
 	p.state, p.config = filepath.Join(dir, "state"), filepath.Join(t.TempDir(), "floor.yaml")
 	writeFile(t, p.config, fmt.Sprintf("keep: {disk_floor: %d}\n", 1<<30), 0o600)
+}
+
+// ownRuntime gives a daemon an OCI runtime that nobody else uses.
+func ownRuntime(t *testing.T, p *place) {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := os.Stat(runtimePath()); err != nil {
+		t.Skip("not applicable: no runc to copy (`make setup` builds it)")
+	}
+	writeFile(t, filepath.Join(dir, "runc"), readFile(t, runtimePath()), 0o755)
+	p.env = append(p.env, "PATH="+dir+":"+os.Getenv("PATH"))
+}
+
+// runtimeFile is the OCI runtime that the daemon said it uses.
+func (d *daemon) runtimeFile() string {
+	for _, setting := range slices.Backward(d.env) {
+		if path, found := strings.CutPrefix(setting, "PATH="); found {
+			return filepath.Join(strings.Split(path, ":")[0], "runc")
+		}
+	}
+	return ""
 }
 
 func resize(t *testing.T, dir, size string) {
@@ -123,6 +151,10 @@ func TestNotReady(t *testing.T) {
 			}
 			d.wantReason(u.reason, u.sentence)
 			w.wantUnhealthy(u)
+			if u.mend != nil {
+				u.mend(t, d)
+				d.wantReason("ok", "Ready: waiting")
+			}
 		})
 	}
 }
