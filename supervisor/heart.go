@@ -49,6 +49,7 @@ type heart struct {
 	dial    func(*binding) beater
 	compose func(now time.Time) protocol.HeartbeatRequest
 	woken   <-chan struct{}
+	urged   chan struct{} // of one
 	deliver func(delivery)
 	// later runs a durable write on another goroutine; false: it is busy, try
 	// with the next beat.
@@ -97,11 +98,32 @@ func (h *heart) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-h.woken:
+		case <-h.urged:
+			h.hasten()
 		case <-timer.C:
 		}
 		now := time.Now()
 		timer.Reset(time.Until(h.step(ctx, now)))
 	}
+}
+
+// urge asks for the next beat as soon as may be: something changed there, so
+// that a task may be waiting. It never blocks.
+func (h *heart) urge() {
+	select {
+	case h.urged <- struct{}{}:
+	default: // asked already
+	}
+}
+
+// hasten brings the next beat forward to the protocol's floor, and returns its
+// time. A back-off stays.
+func (h *heart) hasten() time.Time {
+	soonest := h.lastStart.Add(protocol.HeartbeatFloor)
+	if h.failures == 0 && !h.lastStart.IsZero() && soonest.Before(h.nextStart) {
+		h.nextStart = soonest
+	}
+	return h.nextStart
 }
 
 // step sends a beat if one is due and returns when the next one is.
@@ -161,6 +183,7 @@ func (h *heart) take(b *binding, beat protocol.HeartbeatRequest, a controlplane.
 	h.note.beat(result)
 	h.publish(result, a, start)
 	h.logBeat(result, a.Say(), start)
+	confirms := h.waiting() && result == "ok" // from now on there may be a task
 	switch result {
 	case "ok":
 		h.answered(b, start)
@@ -178,7 +201,11 @@ func (h *heart) take(b *binding, beat protocol.HeartbeatRequest, a controlplane.
 		h.refusedSince = time.Time{}
 		h.tellOwner(b, start)
 	}
-	return h.next(start, a.RetryAfter)
+	due := h.next(start, a.RetryAfter)
+	if confirms {
+		due = h.hasten()
+	}
+	return due
 }
 
 // judgeBeat names what became of a beat, in the words of heartbeats_total.

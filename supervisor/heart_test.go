@@ -69,8 +69,43 @@ func TestBeatsKeepTheirInterval(t *testing.T) {
 	inPacedLab(t, func(l *lab, g *gaps) {
 		l.pair()
 		l.pass(100 * time.Second)
-		g.check(t, 0, 5*time.Second, 5*time.Second)
+		g.check(t, 1, 5*time.Second, 5*time.Second)
 	})
+}
+
+// What changed there may have brought a task: the beat after it comes as soon as
+// the protocol lets it, and the one after that in its time.
+func TestBeatsComeSoonerOnceSomethingChanged(t *testing.T) {
+	inPacedLab(t, func(l *lab, g *gaps) {
+		l.worker = success
+		l.restart()
+		l.pair()
+		l.pass(11 * time.Second)
+		want := []time.Duration{protocol.HeartbeatFloor, 5 * time.Second} // the first beat confirms the pairing
+		for range 3 {
+			g.wantLast(t, want...)
+			l.plane.AddJob(job())
+			l.pass(7 * time.Second)
+			want = []time.Duration{5 * time.Second, protocol.HeartbeatFloor}
+		}
+		if got := l.plane.View().Counts.AcceptedResults; got != 3 {
+			t.Errorf("%d results were accepted, want 3", got)
+		}
+	})
+}
+
+// wantLast compares the last gaps.
+func (g *gaps) wantLast(t *testing.T, want ...time.Duration) {
+	t.Helper()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i, gap := range want {
+		at := len(g.starts) - len(want) + i
+		if at < 1 || g.starts[at].Sub(g.starts[at-1]) != gap {
+			t.Errorf("beats at %v, the last gaps should be %v", g.starts, want)
+			return
+		}
+	}
 }
 
 // Attack case G01 and protocol section 4: whatever the answer, no gap is over

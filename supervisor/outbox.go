@@ -46,6 +46,8 @@ type outbox struct {
 type entry struct {
 	lease  *lease
 	sealed sealed
+	// kept is closed once the owner's copy was written, or could not be.
+	kept <-chan struct{}
 	// unknown says that some send of any revision was not refused for sure: it
 	// may have been stored, so nothing else may ever follow.
 	unknown bool
@@ -68,7 +70,7 @@ func (o *outbox) empty() bool {
 // add begins to send a result. past are the answers that the journal holds of
 // earlier sends.
 func (o *outbox) add(l *lease, e sealed, past []journal.Answer) {
-	entry := &entry{lease: l, sealed: e, unknown: holdsUnknown(past), revised: e.revision > 1}
+	entry := &entry{lease: l, sealed: e, kept: o.keep(nil, l.key, e), unknown: holdsUnknown(past), revised: e.revision > 1}
 	o.mu.Lock()
 	o.entries[l.key] = entry
 	o.measure()
@@ -77,6 +79,7 @@ func (o *outbox) add(l *lease, e sealed, past []journal.Answer) {
 	go func() {
 		defer o.waiting.Done()
 		o.deliver(entry)
+		<-entry.kept
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		// Whoever added a revision has replaced the entry.
@@ -84,6 +87,20 @@ func (o *outbox) add(l *lease, e sealed, past []journal.Answer) {
 		o.measure()
 		o.s.leases.remove(l.key)
 	}()
+}
+
+// keep writes the owner's copy beside the send, after the copy before it. The
+// journal's counts, and is written.
+func (o *outbox) keep(before <-chan struct{}, key runKey, e sealed) <-chan struct{} {
+	kept := make(chan struct{})
+	go func() {
+		defer close(kept)
+		if before != nil {
+			<-before
+		}
+		o.s.keepEvidence(key, e)
+	}()
+	return kept
 }
 
 // measure sets the gauges. mu is held.
@@ -291,6 +308,7 @@ func judge[T any](a controlplane.Answer[T]) verdict {
 func (o *outbox) taken(ctx context.Context, e *entry, v verdict) {
 	key := e.lease.key
 	o.s.log.Info("delivered", "assignment", key.ID, "lease", key.Lease, "revision", e.sealed.revision, "hash", e.sealed.hash)
+	<-e.kept
 	for try := 0; ; try++ {
 		err := o.s.parts.Journal.Deliver(context.WithoutCancel(ctx), key, v.receipt)
 		if err == nil {
@@ -303,6 +321,7 @@ func (o *outbox) taken(ctx context.Context, e *entry, v verdict) {
 		}
 	}
 	o.s.showDelivered(key, e.sealed)
+	o.s.heart.urge()
 }
 
 func (o *outbox) abandon(e *entry, reason string) {
@@ -351,5 +370,5 @@ func (o *outbox) revise(ctx context.Context, e *entry) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	e.sealed = next
+	e.sealed, e.kept = next, o.keep(e.kept, e.lease.key, next)
 }

@@ -98,7 +98,6 @@ func (s *Supervisor) recoverResult(ctx context.Context, l *lease, record journal
 		revision: record.Seal.Revision, body: record.Seal.Body, hash: record.Seal.Hash,
 		signature: record.Seal.Signature, at: record.Seal.Sealed,
 	}
-	s.keepEvidence(l.key, e)
 	s.outbox.add(l, e, past)
 	return nil
 }

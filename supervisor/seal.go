@@ -217,7 +217,6 @@ func (s *Supervisor) sign(ctx context.Context, l *lease, e sealed) (sealed, erro
 	if err := s.parts.Journal.Seal(ctx, l.key, e.hash, e.signature); err != nil {
 		return e, fmt.Errorf("journaling the signature: %w", err)
 	}
-	s.keepEvidence(l.key, e)
 	s.log.Info("sealed", "kind", l.key.Kind, "assignment", l.key.ID, "lease", l.key.Lease, "revision", e.revision)
 	return e, nil
 }

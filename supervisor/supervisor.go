@@ -151,6 +151,7 @@ func (s *Supervisor) newHeart() *heart {
 		afterClaim: afterClaim, untilFirst: untilFirst,
 		pairing: s.parts.Pairing, dial: s.dial, compose: s.compose, clock: s.clock, log: s.log,
 		woken:   s.parts.Pairing.watch(),
+		urged:   make(chan struct{}, 1),
 		deliver: s.mail.put,
 		later: func(write func()) bool {
 			select {
