@@ -3,7 +3,7 @@
 # and prints figures with their bounds. Peers run in the same minute on the same
 # work, since only ratios mean something on a busy machine.
 #   BENCHTIME  how often each benchmark runs (default 20x)
-#   BENCH_JOB=no leaves the whole job out (it is `make demo`, once)
+#   BENCH_JOB=no leaves the whole job out
 # Ends 0 when everything could be measured, whatever the figures say.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -67,14 +67,13 @@ with_docker() {
   docker image rm veyra-bench:latest >/dev/null
 }
 
-# The whole job, from the lease to the accepted result, under strict.
-job=''
+# The whole job, from the lease to the accepted result, under strict, by step.
 with_job() {
   [ "${BENCH_JOB:-}" != no ] || return 0
-  echo "bench: one whole job (make demo)" >&2
-  tools/demo.sh >build/bench.demo 2>&1 || { tail -n 20 build/bench.demo >&2; failed=1; return; }
-  job=$(sed -n 's/^ *in all *\([0-9.]*\) s$/\1/p' build/bench.demo)
+  benchmark ./cmd/veyra-sandboxd BenchmarkJob "$times"
+  steps=$(sed -n '/^step  /,/^lease to accepted/p' build/bench.part)
 }
+steps=''
 
 # Resident memory of an idle daemon that is not paired, in MB.
 supervisor_mb='' runner_mb=''
@@ -116,12 +115,13 @@ row "  beside bare runc ($(metric BenchmarkStart ms/bare-runc) ms)" "$(metric Be
 row "  beside docker run${docker_run:+ ($docker_run ms)}" "$(ratio "$start" "$docker_run")" x 0.2
 row "command in a live sandbox" "$command" ms 3
 row "  beside docker exec${docker_exec:+ ($docker_exec ms)}" "$(ratio "$command" "$docker_exec")" x 0.05
-row "lease to accepted result, small Python job, scripted model" "$job" s ""
+row "lease to accepted result, small Python job, scripted model" "$(metric BenchmarkJob ms/job)" ms ""
 row "collect 3 changed files of 100,000" "$(metric BenchmarkCollect ms/collect)" ms 50
 row "base layer of 13,000 files, CPU beside git clone --depth 1" "$(metric BenchmarkBaseLayer ratio)" x 2
 row "commit and pack of 3 files of 13,000, CPU beside git" "$(metric BenchmarkCommit ratio)" x 0.5
 row "resident memory, supervisor idle" "$supervisor_mb" MB 60
 row "resident memory, runner idle" "$runner_mb" MB 40
+[ -z "$steps" ] || printf '\nThe small Python job on runc, by step; steps overlap, "begins" is the median time after the lease:\n%s\n' "$steps"
 cat <<'TEXT'
 
 Not measured by now:
