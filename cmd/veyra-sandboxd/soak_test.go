@@ -3,6 +3,7 @@ package main_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -30,7 +31,8 @@ const (
 // effect or after it had one and nobody heard of it.
 type moment struct {
 	after   time.Duration
-	request int // from 1; 0: only the time counts
+	request int    // from 1; 0: only time and kind count
+	kind    string // of soakKinds, the first request of it; or ""
 	heard   bool
 	// group ends signer and runner in the same moment.
 	group bool
@@ -38,10 +40,12 @@ type moment struct {
 
 func (m moment) String() string {
 	what := fmt.Sprintf("after %v", m.after)
-	if m.request > 0 {
-		what = fmt.Sprintf("before request %d has an effect", m.request)
+	if m.request > 0 || m.kind != "" {
+		what = strings.TrimPrefix(fmt.Sprintf("request %d %s", m.request, m.kind), "request 0 ")
 		if m.heard {
-			what = fmt.Sprintf("before the answer to request %d", m.request)
+			what = "before the answer to " + what
+		} else {
+			what = "before the effect of " + what
 		}
 	}
 	if m.group {
@@ -50,16 +54,28 @@ func (m moment) String() string {
 	return what
 }
 
-// randomMoment picks half of the moments by time and half by phase: starts take
-// most of the time, and the phases of a job most of the requests. Early lives
-// tend to be short, so that most of the ten end in the middle of the work.
+// soakKinds are the requests around which a crash could lose or double most.
+var soakKinds = map[string]func(*http.Request) bool{
+	"model": isModel, "push": isPush, "pull request": isPull, "result": func(r *http.Request) bool {
+		return isResult(r) || isVerdict(r) || r.URL.Path == controlplanetest.Prefix+string(controlplanetest.Qualification)+"/"
+	},
+}
+
+// randomMoment picks moments by time, by number and by kind of request: starts
+// take most of the time, fetches are most of the requests, and what must not be
+// done twice happens once. Early lives tend to be short, so that most of the ten
+// end in the middle of the work.
 func randomMoment(r *rand.Rand, life int) moment {
-	m := moment{after: soakLife, group: r.IntN(3) == 0}
-	if r.IntN(2) == 0 {
+	m := moment{after: soakLife, group: r.IntN(3) == 0, heard: r.IntN(2) == 0}
+	switch r.IntN(3) {
+	case 0:
 		m.after = (300*time.Millisecond + time.Duration(r.Int64N(int64(soakLife/2)))).Round(time.Millisecond)
-		return m
+	case 1:
+		m.request = 1 + r.IntN(4+2*life)
+	default:
+		kinds := slices.Sorted(maps.Keys(soakKinds))
+		m.kind = kinds[r.IntN(len(kinds))]
 	}
-	m.request, m.heard = 1+r.IntN(4+2*life), r.IntN(2) == 0
 	return m
 }
 
@@ -68,6 +84,7 @@ type reaper struct {
 	mu   sync.Mutex
 	now  moment
 	seen int
+	over bool
 	due  chan struct{} // closed when the life is to end
 	last string
 }
@@ -75,7 +92,7 @@ type reaper struct {
 func (p *reaper) arm(m moment) <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.now, p.seen, p.due, p.last = m, 0, make(chan struct{}), ""
+	p.now, p.seen, p.over, p.due, p.last = m, 0, false, make(chan struct{}), ""
 	return p.due
 }
 
@@ -85,7 +102,9 @@ func (p *reaper) count(r *http.Request) (over, at bool, now moment, due chan str
 	defer p.mu.Unlock()
 	p.seen++
 	p.last = r.Method + " " + r.URL.Path
-	return p.now.request > 0 && p.seen >= p.now.request, p.seen == p.now.request, p.now, p.due
+	at = !p.over && (p.seen == p.now.request || p.now.kind != "" && soakKinds[p.now.kind](r))
+	p.over = p.over || at
+	return p.over, at, p.now, p.due
 }
 
 // story tells of the life that ended, for the log.
