@@ -57,9 +57,9 @@ func TestSandboxRunStatus(t *testing.T) {
 	}
 }
 
-// TestSandboxRunLimits: each limit ends in its named outcome.
+// TestSandboxRunLimits: each limit ends in its named outcome. It runs before the
+// parallel tests, whose settings count on the disk that it fills for a while.
 func TestSandboxRunLimits(t *testing.T) {
-	t.Parallel()
 	const hog = "b=[]\nwhile True: b.append(bytes([1]) * (64<<20))"
 	for _, c := range []struct {
 		name, limit string
