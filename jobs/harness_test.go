@@ -243,7 +243,14 @@ func (w *world) lease() {
 
 func (w *world) execute() jobs.Outcome {
 	w.t.Helper()
-	return jobs.NewWorker(w.config).Execute(w.t.Context(), w.run)
+	return w.executeIn(w.t.Context())
+}
+
+// executeIn executes to the last sandbox's end.
+func (w *world) executeIn(ctx context.Context) jobs.Outcome {
+	outcome := jobs.NewWorker(w.config).Execute(ctx, w.run)
+	outcome.Finish()
+	return outcome
 }
 
 // succeed executes and wants success.

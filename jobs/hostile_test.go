@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/veyra-labs/veyra-sandboxd/jobs"
 	"github.com/veyra-labs/veyra-sandboxd/jobs/coding"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/provider/providertest"
@@ -174,7 +173,7 @@ func TestJ15RunnerGoneWaitsForTheRestart(t *testing.T) {
 			cancel()
 		}
 	}
-	if outcome := jobs.NewWorker(w.config).Execute(ctx, w.run); outcome.Abandoned != "CANCELLED" || w.pushed() {
+	if outcome := w.executeIn(ctx); outcome.Abandoned != "CANCELLED" || w.pushed() {
 		t.Errorf("%+v", outcome)
 	}
 }
@@ -236,7 +235,7 @@ func TestRecordsOutliveARestart(t *testing.T) {
 			cancel()
 		}
 	}
-	jobs.NewWorker(w.config).Execute(ctx, w.run)
+	w.executeIn(ctx)
 	first := w.record("log") + w.record("transcript")
 	e := w.succeed()
 	if !strings.Contains(first, "assistant") || !strings.HasPrefix(w.record("transcript"), "{") || !strings.Contains(w.record("log"), "phase BASELINE_VALIDATION") {

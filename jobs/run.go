@@ -77,6 +77,16 @@ type Outcome struct {
 	// Abandoned is the reason why nothing is to be sent, for example
 	// "LEASE_LOST"; else empty.
 	Abandoned string
+	// rest ends what goes on when the outcome is known; may be nil.
+	rest func()
+}
+
+// Finish returns once nothing of the run is left on the host. It must be called
+// before another execution of the same run begins, and may be called again.
+func (o Outcome) Finish() {
+	if o.rest != nil {
+		o.rest()
+	}
 }
 
 // QualificationRun is one execution of a qualification attempt.

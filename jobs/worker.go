@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
@@ -45,14 +46,22 @@ func NewWorker(cfg Config) *Worker { return &Worker{cfg: cfg} }
 // Execute does a paid job from its lease to the evidence of its end. It always
 // has an outcome: the first failure is kept. When an earlier execution of the
 // same run had got as far as publishing, it goes on there, without a sandbox
-// and without the model.
-func (w *Worker) Execute(ctx context.Context, run Run) Outcome {
+// and without the model. The caller finishes the outcome once the evidence is on
+// its way: taking the last sandboxes down is no reason to hold it up.
+func (w *Worker) Execute(ctx context.Context, run Run) (outcome Outcome) {
 	j := newJob(w.cfg, run)
-	defer j.close()
+	defer func() {
+		if outcome.rest == nil {
+			j.close() // a panic: there is no outcome to finish
+		}
+	}()
 	if err := j.work(ctx); err != nil {
-		return j.failed(ctx, j.awaitRestart(ctx, err))
+		outcome = j.failed(ctx, j.awaitRestart(ctx, err))
+	} else {
+		outcome = j.succeeded()
 	}
-	return j.succeeded()
+	outcome.rest = sync.OnceFunc(j.close)
+	return outcome
 }
 
 // work is the story. Each step takes the result of the one before it.

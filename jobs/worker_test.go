@@ -328,7 +328,7 @@ func TestRestartGoesOnFromTheIntent(t *testing.T) {
 			cancel()
 		}
 	}
-	if first := jobs.NewWorker(w.config).Execute(ctx, w.run); first.Abandoned != "CANCELLED" || w.pushed() {
+	if first := w.executeIn(ctx); first.Abandoned != "CANCELLED" || w.pushed() {
 		t.Fatalf("%+v, pushed %v", first, w.pushed())
 	}
 	asked := len(w.model.Requests())

@@ -64,6 +64,7 @@ func (s *Supervisor) dir(key runKey) (string, error) {
 // result is in the outbox, abandoned, or left in the journal for a restart.
 func (s *Supervisor) executeJob(ctx context.Context, r *run, job protocol.Job, accepted time.Time) {
 	outcome := s.workOn(ctx, r, job, accepted)
+	defer outcome.Finish()
 	if r.lease.left() <= 0 {
 		r.lease.lose(errLeaseOver) // whoever noticed it first
 	}

@@ -73,6 +73,9 @@ func (w *world) once(b *testing.B, d *daemon, number int) spans {
 		length, _ := took[name].(float64)
 		parts[name] = span{begin, length}
 	}
+	// What the evidence waits for once the pull request was read back.
+	read := parts["pull_request_read"].at + parts["pull_request_read"].took
+	parts["outcome"] = span{read, parts["seal"].at - read}
 	return parts
 }
 

@@ -180,7 +180,11 @@ func wantDelete(t *testing.T, d *daemon, j controlplanetest.JobView) {
 
 func wantMetrics(t *testing.T, d *daemon) {
 	t.Helper()
-	_, text := get(t, "http://"+d.admin+"/metrics")
+	var text string
+	until(t, "the last sandbox is gone", func() bool { // the result goes first
+		_, text = get(t, "http://"+d.admin+"/metrics")
+		return strings.Contains(text, "veyra_sandboxd_sandboxes_running 0")
+	})
 	for _, name := range []string{
 		"build_info", "paired 1", "heartbeats_total{", "heartbeat_last_success_timestamp_seconds", "heartbeat_gap_seconds",
 		"control_plane_requests_total{", "control_plane_request_duration_seconds", "clock_offset_seconds", "jobs_total{",
