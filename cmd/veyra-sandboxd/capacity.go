@@ -14,13 +14,29 @@ import (
 // one sandbox, with disks in dir. Half of what is free above the floor goes to
 // one sandbox, since a job books two.
 func scaledPolicy(name, dir string, floor int64) (policies.Policy, error) {
+	capacity, err := hostCapacity(dir, floor)
+	if err != nil {
+		return policies.Policy{}, err
+	}
+	return scaledTo(name, capacity)
+}
+
+// daemonPolicy is scaledPolicy for the daemon: too little disk does not keep it
+// from starting, since finished results want delivering and beats want sending.
+// It takes no work until there is room (sayDisk).
+func daemonPolicy(name, dir string, floor int64) (policies.Policy, error) {
+	capacity, err := hostCapacity(dir, floor)
+	if err != nil {
+		return policies.Policy{}, err
+	}
+	capacity.DiskBytes = max(capacity.DiskBytes, policies.MinDiskBytes)
+	return scaledTo(name, capacity)
+}
+
+func scaledTo(name string, capacity policies.Capacity) (policies.Policy, error) {
 	policy, err := policies.Load(name)
 	if err != nil {
 		return policy, fmt.Errorf("%w: %w", errSettings, err)
-	}
-	capacity, err := hostCapacity(dir, floor)
-	if err != nil {
-		return policy, err
 	}
 	scaled, err := policy.Scaled(capacity)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
 )
@@ -101,10 +102,16 @@ func (h *host) sayImage() string {
 	return ""
 }
 
+// sayDisk wants the floor free, and above it room for the two disks that a job
+// books, at their smallest.
 func sayDisk(dir string, floor int64) string {
+	const room = 2 * policies.MinDiskBytes
 	free, err := freeBytes(dir)
-	if err != nil || free >= floor {
+	switch {
+	case err != nil || free >= floor+room:
 		return ""
+	case free < floor:
+		return fmt.Sprintf("The disk is under the floor: %d MiB are free, keep.disk_floor wants %d MiB.", free>>20, floor>>20)
 	}
-	return fmt.Sprintf("The disk is under the floor: %d MiB are free, keep.disk_floor wants %d MiB.", free>>20, floor>>20)
+	return fmt.Sprintf("The disk has no room for a job: %d MiB are free above the floor, %d MiB are needed.", (free-floor)>>20, room>>20)
 }

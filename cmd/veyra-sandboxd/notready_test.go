@@ -38,8 +38,8 @@ type unreadiness struct {
 
 // unreadinesses are the reasons of ready{reason} that a running daemon can have,
 // besides ok and not_paired, which the test sees on the way to each. A policy
-// that this host can't enforce at the start ends it with 4, and so does a disk
-// without room for a sandbox; budget and panic have no way to hold yet.
+// that this host can't enforce at the start ends it with 4; budget and panic
+// have no way to hold yet.
 var unreadinesses = []unreadiness{
 	{reason: "role", sentence: "The agent's role is VERIFIER but this host is set up as WORKER", agent: "VERIFIER"},
 	{reason: "provider", sentence: "The model provider refuses the key", before: func(t *testing.T, p *place) {
@@ -290,16 +290,22 @@ func TestTaskWhileNotReadyToTheEnd(t *testing.T) {
 	wantNothingLeft(t, d.instance(), d.state)
 }
 
-// TestNoRoomAtTheStart: a disk that holds no sandbox above the floor ends the
-// start with a sentence; nothing is scaled below what a job needs.
+// TestNoRoomAtTheStart: a disk without room for a sandbox does not keep the
+// daemon from starting, since a finished result may wait for delivery. It says
+// so and takes no work; a single sandbox of the operator's is refused.
 func TestNoRoomAtTheStart(t *testing.T) {
 	t.Parallel()
-	needSandboxes(t)
-	dir := t.TempDir()
-	config := filepath.Join(dir, "floor.yaml")
-	writeFile(t, config, fmt.Sprintf("keep: {disk_floor: %d}\n", int64(1)<<60), 0o600)
-	got := command(t, nil, "--policy", "strict", "--state-dir", filepath.Join(dir, "state"), "--config", config).want(t, 4)
+	w := newWorld(t, true)
+	p := w.newPlace()
+	p.config = filepath.Join(t.TempDir(), "floor.yaml")
+	writeFile(t, p.config, fmt.Sprintf("keep: {disk_floor: %d}\n", int64(1)<<60), 0o600)
+	d := w.start(p)
+	if st := d.status(); !strings.Contains(st.Why, "Not paired") && !strings.Contains(st.Why, "under the floor") {
+		t.Errorf("status says %q", st.Why)
+	}
+	got := command(t, nil, "sandbox", "run", "--policy", "strict", "--config", p.config, "--", "true").want(t, 125)
 	if !strings.Contains(got.err, "too small for the policy strict") {
 		t.Errorf("stderr %q", got.err)
 	}
+	d.stop()
 }
