@@ -17,9 +17,9 @@ as_root=()
 # What a run may leave on the host, one fact a line.
 traces() {
   sort /proc/mounts | sed 's/^/mount /'
-  "${as_root[@]}" losetup -a 2>/dev/null | sort | sed 's/^/loop /'
-  find /run/veyra-sandboxd 2>/dev/null | sort | sed 's/^/run /'
-  find /sys/fs/cgroup -type d -name 'veyra-*' 2>/dev/null | sort | sed 's/^/cgroup /'
+  { "${as_root[@]}" losetup -a 2>/dev/null || true; } | sort | sed 's/^/loop /'
+  { find /run/veyra-sandboxd 2>/dev/null || true; } | sort | sed 's/^/run /'
+  { find /sys/fs/cgroup -type d -name 'veyra-*' 2>/dev/null || true; } | sort | sed 's/^/cgroup /'
   python3 - <<'PY' | sort
 import os, re
 for pid in filter(str.isdigit, os.listdir("/proc")):
