@@ -57,11 +57,13 @@ var unreadinesses = []unreadiness{
 	{reason: "policy", sentence: "The policy strict can't be enforced any more", place: ownRuntime, spoil: func(t *testing.T, _ *world, d *daemon) {
 		writeFile(t, d.runtimeFile(), "#!/bin/sh\nexit 1\n", 0o755)
 	}, mend: func(t *testing.T, d *daemon) { writeFile(t, d.runtimeFile(), readFile(t, runtimePath()), 0o755) }},
-	{reason: "disk", sentence: "The disk is under the floor", place: ownDisk, spoil: func(t *testing.T, _ *world, d *daemon) {
-		resize(t, filepath.Dir(d.state), "512m")
-		t.Cleanup(func() { resize(t, filepath.Dir(d.state), "8g") }) // or nobody could sweep
+	{
+		reason: "disk", sentence: "The disk is under the floor", place: ownDisk, spoil: func(t *testing.T, _ *world, d *daemon) {
+			resize(t, filepath.Dir(d.state), "512m")
+			t.Cleanup(func() { resize(t, filepath.Dir(d.state), "8g") }) // or nobody could sweep
+		},
+		mend: func(t *testing.T, d *daemon) { resize(t, filepath.Dir(d.state), "8g") },
 	},
-		mend: func(t *testing.T, d *daemon) { resize(t, filepath.Dir(d.state), "8g") }},
 	{reason: "draining", sentence: "The host is draining", spoil: func(t *testing.T, w *world, d *daemon) {
 		_, asked, answer := w.heldJob("Make add add")
 		t.Cleanup(func() { close(answer) })
