@@ -44,7 +44,7 @@ func TestSecretsPrintNothing(t *testing.T) {
 	const canary = "canary-0123456789"
 	secrets := []any{
 		protocol.LeaseToken(canary), protocol.RepoToken(canary), protocol.RuntimeCredential(canary),
-		protocol.PairingToken(canary), protocol.ProviderKey(canary),
+		protocol.PairingToken(canary),
 		protocol.Credential{Token: canary},
 		protocol.JobTask{LeaseToken: canary},
 		protocol.ClaimRequest{RuntimeCredential: canary, Token: canary},

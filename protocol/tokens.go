@@ -23,8 +23,6 @@ type (
 	RuntimeCredential string
 	// PairingToken is the one-time token of a connection link.
 	PairingToken string
-	// ProviderKey is the owner's key at the model provider.
-	ProviderKey string
 )
 
 func printRedacted(w io.Writer) { _, _ = io.WriteString(w, redacted) }
@@ -42,9 +40,6 @@ func (RuntimeCredential) Format(s fmt.State, _ rune) { printRedacted(s) }
 // Format prints "[redacted]" for every verb.
 func (PairingToken) Format(s fmt.State, _ rune) { printRedacted(s) }
 
-// Format prints "[redacted]" for every verb.
-func (ProviderKey) Format(s fmt.State, _ rune) { printRedacted(s) }
-
 // LogValue prints "[redacted]" in structured logs.
 func (LeaseToken) LogValue() slog.Value { return slog.StringValue(redacted) }
 
@@ -56,6 +51,3 @@ func (RuntimeCredential) LogValue() slog.Value { return slog.StringValue(redacte
 
 // LogValue prints "[redacted]" in structured logs.
 func (PairingToken) LogValue() slog.Value { return slog.StringValue(redacted) }
-
-// LogValue prints "[redacted]" in structured logs.
-func (ProviderKey) LogValue() slog.Value { return slog.StringValue(redacted) }
