@@ -184,7 +184,7 @@ func (f *facts) limitsHit() []string {
 // sandbox says what the walls were. Versions of host software stay in the
 // local record.
 func (f *facts) sandbox(cfg Config) map[string]any {
-	s := map[string]any{protocol.KeyBackend: cfg.Report.Backend, protocol.KeyIsolation: cfg.Report.Isolation}
+	s := map[string]any{protocol.KeyBackend: cfg.Report.Backend, protocol.KeyIsolation: string(cfg.Report.Isolation)}
 	if f.image != "" {
 		s[protocol.KeyImageDigest] = string(f.image)
 	}

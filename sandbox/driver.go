@@ -64,6 +64,10 @@ type Pipes struct {
 // Applied is what a driver read back from the host once a sandbox had started:
 // never what was asked for.
 type Applied struct {
+	// Isolation is what the driver found around PID 1. It decides which list
+	// of controls the rest is compared with.
+	Isolation Isolation `json:"isolation"`
+
 	Memory   int64  `json:"memory"`    // bytes
 	NoSwap   bool   `json:"no_swap"`   // no swap on top of Memory
 	PIDs     int64  `json:"pids"`      // tasks

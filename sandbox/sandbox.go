@@ -190,13 +190,28 @@ const (
 
 // Report is what a probe measured.
 type Report struct {
-	Backend   string    `json:"backend"`   // "oci"
-	Runtime   string    `json:"runtime"`   // "runc"
-	Version   string    `json:"version"`   // of the runtime
-	Path      string    `json:"path"`      // of the runtime's file
-	Isolation string    `json:"isolation"` // "userns+seccomp" or "gvisor"
+	Backend   string    `json:"backend"` // "oci"
+	Runtime   string    `json:"runtime"` // "runc"
+	Version   string    `json:"version"` // of the runtime
+	Path      string    `json:"path"`    // of the runtime's file
+	Isolation Isolation `json:"isolation"`
 	Controls  []Control `json:"controls"`
 }
+
+// Isolation names what answers a sandbox's system calls and what keeps them
+// from the host. Evidence carries it.
+type Isolation string
+
+// The isolations. Each has its own list of controls that are read back before
+// the first command.
+const (
+	// IsolationUserns is the host's kernel behind a seccomp filter, with every
+	// id of the sandbox mapped away by a user namespace.
+	IsolationUserns Isolation = "userns+seccomp"
+	// IsolationGVisor is gVisor's kernel, a process that the host's kernel
+	// confines in turn.
+	IsolationGVisor Isolation = "gvisor"
+)
 
 // Control is one measured control. Enforced is what was read back, never what
 // was asked for.

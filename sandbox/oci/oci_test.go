@@ -55,6 +55,7 @@ func startHost(t testing.TB, instance string) sandboxtest.Host {
 		t.Fatal(err)
 	}
 	return sandboxtest.Host{
+		Name: "oci/runc", Class: sandboxtest.Kernel,
 		Backend: c, Limits: policy.Limits, Image: pythonImage(t, config.Images),
 		Inside: func() []int { return children(t, c.Pid()) },
 		Left:   func() []string { return left(t, c.Pid(), instance) },

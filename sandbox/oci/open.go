@@ -75,7 +75,7 @@ func (d *Driver) Facts(ctx context.Context) (sandbox.Report, error) {
 	if err != nil {
 		return sandbox.Report{}, startError("probing the runtime", err)
 	}
-	r := sandbox.Report{Backend: "oci", Runtime: "runc", Version: version, Path: d.runtime.path, Isolation: "userns+seccomp"}
+	r := sandbox.Report{Backend: "oci", Runtime: "runc", Version: version, Path: d.runtime.path, Isolation: sandbox.IsolationUserns}
 	for _, controller := range []string{"memory", "pids", "cpu"} {
 		h, ok := d.cgroups.with(controller)
 		c := sandbox.Control{Name: "cgroup_" + controller, Enforced: ok, Seen: version2(h)}

@@ -25,7 +25,7 @@ func (b *box) Applied(ctx context.Context) (sandbox.Applied, error) {
 	if b.done || b.closed || b.process == nil {
 		return sandbox.Applied{}, &sandbox.Error{Kind: sandbox.KindRefused, Op: "reading a sandbox back: it has ended"}
 	}
-	var a sandbox.Applied
+	a := sandbox.Applied{Isolation: sandbox.IsolationUserns}
 	err := errors.Join(b.applyCgroup(&a), b.applyDisk(&a), b.applyProcess(&a))
 	if err != nil {
 		return sandbox.Applied{}, startError("reading a sandbox back", err)

@@ -37,10 +37,17 @@ func compare(spec sandbox.Spec, ready Ready, a sandbox.Applied) error {
 	return &sandbox.Error{Kind: sandbox.KindStart, Op: "reading controls back", Err: failed}
 }
 
-// controls lists what both sides saw of a sandbox that has just started.
+// controls lists what both sides saw of a sandbox that has just started. Each
+// isolation has a list of its own, since each shows other things; one that has
+// no list is no isolation.
 func controls(spec sandbox.Spec, r Ready, a sandbox.Applied) []control {
-	return slices.Concat(limitControls(spec, a), identityControls(r, a), mountControls(r, a),
-		[]control{shmControl(spec, r.Mounts)})
+	known := control{"isolation", true, string(a.Isolation)}
+	switch a.Isolation {
+	case sandbox.IsolationUserns:
+		return slices.Concat([]control{known}, limitControls(spec, a), identityControls(r, a), mountControls(r, a),
+			[]control{shmControl(spec, r.Mounts)})
+	}
+	return []control{{"isolation", false, fmt.Sprintf("%q is not known", a.Isolation)}}
 }
 
 func limitControls(spec sandbox.Spec, a sandbox.Applied) []control {

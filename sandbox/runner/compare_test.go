@@ -28,7 +28,8 @@ func seen(t testing.TB) (sandbox.Spec, Ready, sandbox.Applied) {
 		},
 	}
 	applied := sandbox.Applied{
-		Memory: limits.MemoryBytes, NoSwap: true, PIDs: limits.PIDs, CPUMilli: 1000, Disk: limits.DiskBytes,
+		Isolation: sandbox.IsolationUserns,
+		Memory:    limits.MemoryBytes, NoSwap: true, PIDs: limits.PIDs, CPUMilli: 1000, Disk: limits.DiskBytes,
 		Inodes: limits.Inodes, Files: limits.OpenFiles, Net: "lo", FirstID: 1 << 30, IDs: 65_536, Seccomp: 2, NoNew: true,
 		Caps: initMask, Own: 7, Overlay: true,
 	}
@@ -43,6 +44,10 @@ func TestEveryControlCanFail(t *testing.T) {
 		t.Fatalf("a good sandbox: %v", err)
 	}
 	for name, changes := range map[string][]func(*Ready, *sandbox.Applied){
+		"isolation": {
+			func(_ *Ready, a *sandbox.Applied) { a.Isolation = "" },
+			func(_ *Ready, a *sandbox.Applied) { a.Isolation = "none" },
+		},
 		"memory":               {func(_ *Ready, a *sandbox.Applied) { a.Memory++ }, func(_ *Ready, a *sandbox.Applied) { a.Memory = -1 }},
 		"swap":                 {func(_ *Ready, a *sandbox.Applied) { a.NoSwap = false }},
 		"pids":                 {func(_ *Ready, a *sandbox.Applied) { a.PIDs = -1 }},

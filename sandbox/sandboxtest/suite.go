@@ -23,8 +23,22 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
+// Class is what answers the system calls of a sandbox. The attack cases have
+// one expectation for each where the two differ.
+type Class string
+
+// The classes: Kernel is the host's own (runc, crun, an engine with one of
+// them), GVisor is runsc's.
+const (
+	Kernel Class = "kernel"
+	GVisor Class = "gvisor"
+)
+
 // Host is a backend under test and what its test can see from outside.
 type Host struct {
+	// Name is the backend and the runtime, for example "oci/runc".
+	Name    string
+	Class   Class
 	Backend sandbox.Backend
 	// Limits are the policy's: what no job may exceed.
 	Limits policies.Limits
@@ -42,6 +56,9 @@ type Host struct {
 // until t ends.
 func Run(t *testing.T, open func(testing.TB) Host) {
 	h := open(t)
+	if h.Class != Kernel && h.Class != GVisor {
+		t.Fatalf("class %q of %s: no case knows what to expect", h.Class, h.Name)
+	}
 	for name, part := range map[string]func(*testing.T, Host){
 		"Contract": contract, "Escape": escape, "Limits": limits, "Layers": layers, "Collect": collecting,
 	} {
