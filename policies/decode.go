@@ -59,7 +59,7 @@ func decode(name string, text []byte) (Policy, error) {
 		return Policy{}, fmt.Errorf("policy %q: %w: %w", name, ErrPolicyInvalid, err)
 	}
 	p := Policy{
-		Name: f.Name, Require: f.Require, Network: f.Network, Scripts: f.Scripts,
+		Name: f.Name, Extends: f.Name, Require: f.Require, Network: f.Network, Scripts: f.Scripts,
 		FetchTree: f.FetchTree, Limits: f.Limits.limits(), Jobs: f.Jobs, Paths: f.Paths,
 		source: string(text),
 	}

@@ -47,6 +47,7 @@ func (e *Effective) Explain(image string) (string, error) {
 	text, err := canonjson.Marshal(map[string]any{
 		"name":       p.Name,
 		"require":    asMap(p.Require),
+		"without":    controlNames(p.Without),
 		"network":    string(p.Network),
 		"scripts":    string(p.Scripts),
 		"fetch_tree": string(p.FetchTree),
@@ -94,6 +95,14 @@ func cleanLists(lists [][]string) []any {
 	out := make([]any, 0, len(lists))
 	for _, list := range lists {
 		out = append(out, cleanList(list))
+	}
+	return out
+}
+
+func controlNames(controls []Control) []any {
+	out := make([]any, 0, len(controls))
+	for _, c := range controls {
+		out = append(out, string(c))
 	}
 	return out
 }

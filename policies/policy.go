@@ -69,7 +69,13 @@ type PathRules struct {
 
 // Policy is one owner's rules. It is a value: copy it to change it.
 type Policy struct {
-	Name      string
+	Name string
+	// Extends is the built-in policy that this one is based on; a built-in one
+	// is based on itself. It decides how advisories are judged.
+	Extends string
+	// Without are the controls that sandboxes may run without where the host
+	// can't enforce them (see Tolerates); sorted, empty for what extends strict.
+	Without   []Control
 	Require   Require
 	Network   Network // the widest network phase that any sandbox may have
 	Scripts   Scripts

@@ -12,7 +12,7 @@ func (p Policy) Warnings() []string {
 	if err != nil {
 		return []string{"The strict policy cannot be read, so weaker settings are not known."}
 	}
-	return slices.Concat(p.requireWarnings(strict), p.networkWarnings(strict), p.limitWarnings(strict),
+	return slices.Concat(p.requireWarnings(strict), p.withoutWarnings(), p.networkWarnings(strict), p.limitWarnings(strict),
 		p.jobWarnings(strict), p.pathWarnings(strict))
 }
 
