@@ -65,7 +65,7 @@ func (p Policy) Tolerates(c Control) bool {
 	case (c == ControlDisk || c == ControlInodes) && !p.Require.DiskQuota:
 		return true
 	}
-	return slices.Contains(p.Without, c)
+	return slices.Contains(p.Without, c) && slices.Contains(Waivable(), c)
 }
 
 // withoutWarnings are the sentences of the controls that p goes without.

@@ -67,6 +67,10 @@ type Applied struct {
 	// Isolation is what the driver found around PID 1. It decides which list
 	// of controls the rest is compared with.
 	Isolation Isolation `json:"isolation"`
+	// Unable are the controls that the driver found at its own start, before it
+	// made any sandbox, that this host can't enforce. One that merely failed
+	// for this sandbox is not among them.
+	Unable []policies.Control `json:"unable,omitempty"`
 
 	Memory   int64  `json:"memory"`    // bytes
 	NoSwap   bool   `json:"no_swap"`   // no swap on top of Memory

@@ -218,8 +218,11 @@ const (
 type Control struct {
 	Name     string `json:"name"`
 	Enforced bool   `json:"enforced"`
-	Seen     string `json:"seen"`
-	Fix      string `json:"fix,omitempty"` // how to get it, when missing
+	// Waived: not enforced, and the policy goes without it on this host. It
+	// stands in the way of nothing, but is told.
+	Waived bool   `json:"waived,omitempty"`
+	Seen   string `json:"seen"`
+	Fix    string `json:"fix,omitempty"` // how to get it, when missing
 }
 
 // Swept counts what a sweep removed, by kind: container, cgroup, mount, loop,

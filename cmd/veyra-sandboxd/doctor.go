@@ -84,7 +84,7 @@ func probeHost(ctx context.Context, s *Settings, d *diagnosis) (sandbox.Report, 
 // unenforced names the first control that was not seen.
 func unenforced(report sandbox.Report) error {
 	for _, control := range report.Controls {
-		if !control.Enforced {
+		if !control.Enforced && !control.Waived {
 			return fmt.Errorf("%s: %s (%s)", control.Name, control.Seen, control.Fix)
 		}
 	}
@@ -96,7 +96,10 @@ func (d diagnosis) print() {
 	for _, controls := range [][]sandbox.Control{d.Backend.Controls, d.Host} {
 		for _, c := range controls {
 			mark := "ok     "
-			if !c.Enforced {
+			switch {
+			case c.Waived:
+				mark = "waived "
+			case !c.Enforced:
 				mark = "missing"
 			}
 			fmt.Printf("%s  %-22s %s", mark, c.Name, c.Seen)

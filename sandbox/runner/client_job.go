@@ -118,7 +118,7 @@ func (s *clientSandbox) meet(ctx context.Context, spec sandbox.Spec, pipes []*os
 	if r.Applied == nil {
 		return Ready{}, sandbox.Applied{}, &sandbox.Error{Kind: sandbox.KindStart, Op: "reading a sandbox back: no answer"}
 	}
-	return ready, *r.Applied, compare(spec, ready, *r.Applied)
+	return ready, *r.Applied, compare(s.job.client.policy, spec, ready, *r.Applied)
 }
 
 func (s *clientSandbox) counters(ctx context.Context) (sandbox.Counters, error) {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
@@ -22,12 +23,20 @@ type control struct {
 	seen string
 }
 
+// waived says whether the sandbox may be used though c is not as it was asked
+// for: the driver knew from its start that this host can't enforce it, and the
+// policy goes without. A host that can and did not is no reason.
+func (c control) waived(policy policies.Policy, a sandbox.Applied) bool {
+	name := policies.Control(c.name)
+	return !c.ok && slices.Contains(a.Unable, name) && policy.Tolerates(name)
+}
+
 // compare returns an error that names every control that is not as the Spec
-// asks: there is no silent fallback.
-func compare(spec sandbox.Spec, ready Ready, a sandbox.Applied) error {
+// asks and that the policy does not go without: there is no silent fallback.
+func compare(policy policies.Policy, spec sandbox.Spec, ready Ready, a sandbox.Applied) error {
 	var failed error
 	for _, c := range controls(spec, ready, a) {
-		if !c.ok {
+		if !c.ok && !c.waived(policy, a) {
 			failed = errors.Join(failed, fmt.Errorf("%s: %s", c.name, c.seen))
 		}
 	}

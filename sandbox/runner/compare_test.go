@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
@@ -40,7 +41,7 @@ func seen(t testing.TB) (sandbox.Spec, Ready, sandbox.Applied) {
 // say so, and the sandbox must not be used.
 func TestEveryControlCanFail(t *testing.T) {
 	spec, ready, applied := seen(t)
-	if err := compare(spec, ready, applied); err != nil {
+	if err := compare(strictPolicy(t), spec, ready, applied); err != nil {
 		t.Fatalf("a good sandbox: %v", err)
 	}
 	for name, changes := range map[string][]func(*Ready, *sandbox.Applied){
@@ -86,11 +87,54 @@ func TestEveryControlCanFail(t *testing.T) {
 			if diff := cmp.Diff([]string{name}, failing(spec, ready, applied)); diff != "" {
 				t.Errorf("%s, change %d (-want +got):\n%s", name, i, diff)
 			}
-			if err := compare(spec, ready, applied); sandbox.KindOf(err) != sandbox.KindStart {
+			if err := compare(strictPolicy(t), spec, ready, applied); sandbox.KindOf(err) != sandbox.KindStart {
 				t.Errorf("%s, change %d: %v", name, i, err)
 			}
 		}
 	}
+}
+
+// TestOnlyAKnownLackIsWaived: a policy that goes without a control lets a
+// sandbox lack it where the driver knew that the host can't, and nowhere else.
+func TestOnlyAKnownLackIsWaived(t *testing.T) {
+	spec, ready, applied := seen(t)
+	without, err := policies.Builtin("standard")
+	if err != nil {
+		t.Fatal(err)
+	}
+	without.Without = []policies.Control{policies.ControlMemory}
+	applied.Memory = -1
+	for _, c := range []struct {
+		what    string
+		policy  policies.Policy
+		unable  []policies.Control
+		refused bool
+	}{
+		{"a host that can", without, nil, true},
+		{"a host that lacks another", without, []policies.Control{policies.ControlPIDs}, true},
+		{"a host that can't, under strict", strictPolicy(t), []policies.Control{policies.ControlMemory}, true},
+		{"a host that can't", without, []policies.Control{policies.ControlMemory}, false},
+	} {
+		applied.Unable = c.unable
+		if err := compare(c.policy, spec, ready, applied); (err != nil) != c.refused {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+	applied.Seccomp = 0
+	applied.Unable = []policies.Control{"memory", "seccomp"}
+	without.Without = applied.Unable
+	if err := compare(without, spec, ready, applied); sandbox.KindOf(err) != sandbox.KindStart {
+		t.Errorf("a policy that goes without seccomp: %v", err)
+	}
+}
+
+func strictPolicy(t testing.TB) policies.Policy {
+	t.Helper()
+	p, err := policies.Builtin("strict")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 func failing(spec sandbox.Spec, ready Ready, applied sandbox.Applied) []string {

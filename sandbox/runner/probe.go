@@ -52,7 +52,7 @@ func (c *Client) probe(ctx context.Context) (seen []sandbox.Control, err error) 
 		return nil, err
 	}
 	for _, k := range controls(spec, ready, applied) {
-		seen = append(seen, sandbox.Control{Name: k.name, Enforced: k.ok, Seen: k.seen})
+		seen = append(seen, sandbox.Control{Name: k.name, Enforced: k.ok, Waived: k.waived(c.policy, applied), Seen: k.seen})
 	}
 	return seen, tryCommand(ctx, box)
 }
