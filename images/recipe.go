@@ -26,10 +26,12 @@ var recipes = []recipe{
 
 // compilePython replaces the byte code that the packages' scripts left. That
 // names its source's mtime, which the archive changes, so every start of Python
-// would compile its library anew: the root is read-only. Hash seed and a single
-// job keep two builds equal; unchecked, since nothing can change the sources.
+// would compile its library anew: the root is read-only. The compiler must leave
+// none of that kind itself, for what it imports: without -f it would keep that.
+// Hash seed and a single job keep two builds equal; unchecked, since nothing can
+// change the sources.
 const compilePython = `find /usr -xdev -name __pycache__ -prune -exec rm -rf {} + &&
-PYTHONHASHSEED=0 python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash \
+PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 python3 -m compileall -q -f -j 1 --invalidation-mode unchecked-hash \
   -x 'bad_coding|badsyntax|lib2to3/tests' /usr/lib/python3 /usr/lib/python3.*`
 
 // sandboxUser is the one account that jobs run as. whoami, git and ssh fail
