@@ -34,14 +34,15 @@ var arrows = map[string]string{
 	"provider/openai": "provider",
 	"sandbox":         "policies images",
 	"sandbox/runner":  "sandbox policies images",
-	"sandbox/oci":     "sandbox policies images",
+	"sandbox/linux":    "sandbox policies",
+	"sandbox/oci":     "sandbox sandbox/linux policies images",
 	"jobs/coding":     "provider sandbox policies protocol",
 	"jobs":            "jobs/coding gitops gitops/wire gitops/pulls sandbox policies images provider protocol",
 	"supervisor":      "jobs controlplane journal signer protocol policies",
 	"cmd/veyra-init":  "",
 	"cmd/veyra-git":   "gitops gitops/worker",
 	"cmd/veyra-sandboxd": "supervisor jobs jobs/coding controlplane journal signer protocol policies gitops gitops/wire gitops/pulls" +
-		" sandbox sandbox/runner sandbox/oci images provider provider/openai",
+		" sandbox sandbox/linux sandbox/runner sandbox/oci images provider provider/openai",
 	"cmd/veyra-devplane": "protocol gitops controlplane",
 }
 

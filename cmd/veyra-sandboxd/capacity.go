@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
-	"github.com/veyra-labs/veyra-sandboxd/sandbox/oci"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // scaledPolicy loads a policy and scales it down to what this host can give
@@ -46,7 +46,7 @@ func scaledTo(name string, capacity policies.Capacity) (policies.Policy, error) 
 }
 
 func hostCapacity(dir string, floor int64) (policies.Capacity, error) {
-	memory, err := oci.HostMemory()
+	memory, err := linux.Memory()
 	if err != nil {
 		return policies.Capacity{}, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // box is one sandbox. On the host it is a directory b/<id> of the stage with
@@ -25,8 +26,8 @@ type box struct {
 	mu      sync.Mutex // guards the life below; held for whole operations
 	dir     string
 	mounted bool // the overlay
-	disk    *disk
-	group   group
+	disk    *linux.Disk
+	group   linux.Group
 	process *os.Process
 	ended   chan struct{} // closed once PID 1 was reaped
 	pipes   sandbox.Pipes
@@ -56,39 +57,26 @@ func (b *box) start(ctx context.Context, lowers []string, spec sandbox.Spec) err
 func (b *box) build(ctx context.Context, lowers []string) error {
 	d := b.job.driver
 	b.dir = filepath.Join(d.config.Stage, "b", b.id)
-	b.group = group{d.cgroups, filepath.Join(d.label(), b.id)}
+	b.group = linux.Group{All: d.cgroups, Path: filepath.Join(d.label(), b.id)}
 	for _, path := range []string{b.dir, b.rootfs()} {
 		if err := os.Mkdir(path, 0o755); err != nil {
 			return fmt.Errorf("making bundle: %w", err)
 		}
 	}
-	disk, err := d.pool.take(ctx, size{b.limits.DiskBytes, b.limits.Inodes})
+	disk, err := d.pool.Take(ctx, linux.Size{Bytes: b.limits.DiskBytes, Inodes: b.limits.Inodes})
 	if err != nil {
 		return err
 	}
 	b.disk = disk
-	if err := prepareUpper(disk.path, b.job.ids.first); err != nil {
+	if err := linux.PrepareUpper(disk.Path, b.job.ids.first); err != nil {
 		return err
 	}
-	upper, work := filepath.Join(disk.path, "up"), filepath.Join(disk.path, "wk")
-	if err := mountOverlay(d.config.Stage, b.rootfs(), lowers, upper, work); err != nil {
+	upper, work := filepath.Join(disk.Path, "up"), filepath.Join(disk.Path, "wk")
+	if err := linux.MountOverlay(d.config.Stage, b.rootfs(), lowers, upper, work); err != nil {
 		return err
 	}
 	b.mounted = true
 	return nil
-}
-
-// prepareUpper makes the overlay's directories on a fresh disk, with the places
-// that a sandbox writes to.
-func prepareUpper(disk string, first uint32) error {
-	tree := oursTree{root: disk, first: int(first)}
-	tree.dir("wk", 0o755, 0)
-	tree.dir("up", 0o755, 0)
-	tree.root = filepath.Join(disk, "up")
-	tree.dir("home", 0o755, 0)
-	tree.dir("var", 0o755, 0)
-	makePlaces(&tree)
-	return tree.err
 }
 
 func (b *box) describe(spec sandbox.Spec) error {
@@ -98,9 +86,9 @@ func (b *box) describe(spec sandbox.Spec) error {
 		return fmt.Errorf("making the seccomp profile: %w", err)
 	}
 	return writeBundle(b.dir, bundle(plan{
-		rootfs: b.rootfs(), cgroup: b.group.path,
+		rootfs: b.rootfs(), cgroup: b.group.Path,
 		first: b.job.ids.first, limits: spec.Limits, cpus: cpus(spec.Limits),
-		swap: d.cgroups.swapAccounting(), seccomp: filter,
+		swap: d.cgroups.SwapAccounting(), seccomp: filter,
 	}))
 }
 
@@ -169,15 +157,15 @@ func (b *box) end(ctx context.Context) error {
 	} else if err := b.killGroup(); err != nil {
 		return err
 	}
-	return b.group.waitEmpty(ctx)
+	return b.group.WaitEmpty(ctx)
 }
 
 // killGroup ends what a start that failed in the middle may have left.
 func (b *box) killGroup() error {
-	if b.group.all == nil {
+	if b.group.All == nil {
 		return nil
 	}
-	_, err := b.group.kill()
+	_, err := b.group.Kill()
 	return err
 }
 
@@ -187,7 +175,7 @@ func (b *box) unmountRoot() error {
 	if !b.mounted {
 		return nil
 	}
-	if err := unmount(b.rootfs()); err != nil {
+	if err := linux.Unmount(b.rootfs()); err != nil {
 		return err
 	}
 	b.mounted = false
@@ -211,7 +199,7 @@ func (b *box) finish(ctx context.Context, op string) error {
 }
 
 func (b *box) checkDisk(op string) error {
-	n, err := b.disk.failures()
+	n, err := b.disk.Failures()
 	if err != nil {
 		return err
 	}
@@ -228,11 +216,11 @@ func (b *box) Freeze(ctx context.Context, parts []sandbox.Part) ([]sandbox.Layer
 	if err := b.finish(ctx, "freezing sandbox"); err != nil {
 		return nil, err
 	}
-	paths, err := moveParts(b.disk.path, b.job.ids.first, parts)
+	paths, err := linux.MoveParts(b.disk.Path, b.job.ids.first, parts)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.disk.seal(ctx); err != nil {
+	if err := b.disk.Seal(ctx); err != nil {
 		return nil, err
 	}
 	// The remount has written everything back, so a host that was full only
@@ -252,7 +240,7 @@ func (b *box) Collect(ctx context.Context, w io.Writer) error {
 	if err := b.finish(ctx, "collecting changes"); err != nil {
 		return err
 	}
-	return collect(ctx, filepath.Join(b.disk.path, "up", "workspace"), collectLimits(b.limits), w)
+	return linux.Collect(ctx, filepath.Join(b.disk.Path, "up", "workspace"), linux.CollectLimits(b.limits), w)
 }
 
 // Close removes the sandbox, whatever of it exists.
@@ -273,9 +261,9 @@ func (b *box) Close(ctx context.Context) error {
 	}
 	failed := b.unmountRoot()
 	if b.disk != nil {
-		failed = errors.Join(failed, b.disk.release())
+		failed = errors.Join(failed, b.disk.Release())
 	}
-	failed = errors.Join(failed, b.job.driver.runtime.forget(b.id), b.group.remove(), os.RemoveAll(b.dir))
+	failed = errors.Join(failed, b.job.driver.runtime.forget(b.id), b.group.Remove(), os.RemoveAll(b.dir))
 	b.job.mu.Lock()
 	delete(b.job.boxes, b)
 	b.job.mu.Unlock()

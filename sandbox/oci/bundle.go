@@ -12,6 +12,7 @@ import (
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // bundleVersion is the oldest that has all we use: some releases of crun
@@ -98,7 +99,7 @@ func process(p plan) *specs.Process {
 
 // ownScore is the lowest oom_score_adj that may be given without a capability.
 func ownScore() int {
-	n, err := readInt("/proc/self/oom_score_adj")
+	n, err := linux.ReadInt("/proc/self/oom_score_adj")
 	if err != nil {
 		return 0
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // cantMap says that the kernel, or the file system below the image store, has
@@ -33,7 +35,7 @@ func mountCopy(root, copied, target string, first uint32) error {
 	}
 	const flags = unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV
 	if err := unix.Mount("", target, "", flags, ""); err != nil {
-		return errors.Join(fmt.Errorf("making image copy read-only: %w", err), unmount(target))
+		return errors.Join(fmt.Errorf("making image copy read-only: %w", err), linux.Unmount(target))
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // job holds what its sandboxes share: an id range, so that layers need no
@@ -32,7 +33,7 @@ type job struct {
 
 	mu     sync.Mutex // guards what follows
 	layers map[sandbox.LayerID]*layer
-	frozen []*disk
+	frozen []*linux.Disk
 	boxes  map[*box]bool
 	closed bool
 }
@@ -63,7 +64,7 @@ func (j *job) Create(ctx context.Context, spec sandbox.Spec) (sandbox.DriverSand
 		cleaning := context.WithoutCancel(ctx)
 		return nil, errors.Join(startError("starting sandbox", err), b.Close(cleaning))
 	}
-	j.driver.pool.fill()
+	j.driver.pool.Fill()
 	return b, nil
 }
 
@@ -177,7 +178,7 @@ func (j *job) mapImage(digest images.Digest, m *mappedImage) error {
 func (m *mappedImage) drop() error {
 	var failed error
 	if m.path != "" {
-		failed = errors.Join(unmount(m.path), os.Remove(m.path))
+		failed = errors.Join(linux.Unmount(m.path), os.Remove(m.path))
 	}
 	if m.copied != "" {
 		failed = errors.Join(failed, os.RemoveAll(m.copied))
@@ -186,7 +187,7 @@ func (m *mappedImage) drop() error {
 }
 
 // keep takes over the disk of a frozen sandbox and names its layers.
-func (j *job) keep(d *disk, paths []string) []sandbox.LayerID {
+func (j *job) keep(d *linux.Disk, paths []string) []sandbox.LayerID {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.frozen = append(j.frozen, d)
@@ -224,7 +225,7 @@ func (j *job) dropShared() error {
 	defer j.building.Unlock()
 	var failed error
 	for _, d := range j.frozen {
-		failed = errors.Join(failed, d.release())
+		failed = errors.Join(failed, d.Release())
 	}
 	for _, m := range j.images {
 		failed = errors.Join(failed, m.drop())

@@ -22,6 +22,7 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // Config is what a Driver depends on. All paths are absolute.
@@ -45,9 +46,9 @@ type Config struct {
 type Driver struct {
 	config  Config
 	runtime ociRuntime
-	cgroups *cgroups
+	cgroups *linux.Cgroups
 	ids     []span // not ours to give
-	pool    *pool
+	pool    *linux.Pool
 
 	mu    sync.Mutex // guards what follows
 	jobs  map[sandbox.JobID]*job
@@ -67,18 +68,22 @@ func New(config Config) (*Driver, error) {
 		}
 	}
 	var err error
-	if d.cgroups, err = findCgroups(); err != nil {
+	if d.cgroups, err = linux.FindCgroups(); err != nil {
 		return nil, err
 	}
 	if d.ids, err = readReserved("/etc/subuid", "/etc/subgid"); err != nil {
 		return nil, err
 	}
-	d.pool = newPool(config.Disks, filepath.Join(config.Stage, "d"), config.Pool, config.Log)
+	d.pool = linux.NewPool(config.Disks, filepath.Join(config.Stage, "d"), config.Pool, config.Log)
 	return d, nil
 }
 
 // label is the name of the directory that all cgroups of an instance lie in.
 func (d *Driver) label() string { return "veyra-" + d.config.Instance }
+
+func (d *Driver) ledger() linux.Ledger {
+	return linux.Ledger{Run: d.config.Run, Instance: d.config.Instance, Disks: d.config.Disks}
+}
 
 // name returns a short name that is used once in the life of this runner.
 func (d *Driver) name(kind string) string {
@@ -101,7 +106,7 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 		return nil, err
 	}
 	var err error
-	if j.booked, err = d.book(ctx, spec); err != nil {
+	if j.booked, err = d.ledger().Book(ctx, spec); err != nil {
 		d.forget(j)
 		return nil, startError("booking memory and disk", err)
 	}
@@ -115,7 +120,7 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 		return nil, startError("taking an id range", err)
 	}
 	j.ids = ids
-	d.pool.warm(size{spec.Limits.DiskBytes, spec.Limits.Inodes})
+	d.pool.Warm(linux.Size{Bytes: spec.Limits.DiskBytes, Inodes: spec.Limits.Inodes})
 	return j, nil
 }
 
@@ -148,8 +153,8 @@ func (d *Driver) Close() error {
 	for _, j := range open {
 		failed = errors.Join(failed, j.Close(context.Background()))
 	}
-	failed = errors.Join(failed, d.pool.close())
-	return errors.Join(failed, group{d.cgroups, d.label()}.remove())
+	failed = errors.Join(failed, d.pool.Close())
+	return errors.Join(failed, linux.Group{All: d.cgroups, Path: d.label()}.Remove())
 }
 
 // cpus is the number of whole CPUs a sandbox gets.

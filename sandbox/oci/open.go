@@ -14,6 +14,7 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // pooled is how many mounted disks are held ready: a sandbox is taken down
@@ -77,7 +78,7 @@ func (d *Driver) Facts(ctx context.Context) (sandbox.Report, error) {
 	}
 	r := sandbox.Report{Backend: "oci", Runtime: "runc", Version: version, Path: d.runtime.path, Isolation: sandbox.IsolationUserns}
 	for _, controller := range []string{"memory", "pids", "cpu"} {
-		h, ok := d.cgroups.with(controller)
+		h, ok := d.cgroups.With(controller)
 		c := sandbox.Control{Name: "cgroup_" + controller, Enforced: ok, Seen: version2(h)}
 		if !ok {
 			c.Seen, c.Fix = "not mounted or not delegated", "mount the controller, or delegate it to the unit of this daemon"
@@ -88,8 +89,8 @@ func (d *Driver) Facts(ctx context.Context) (sandbox.Report, error) {
 	return r, nil
 }
 
-func version2(h hierarchy) string {
-	if h.unified {
+func version2(h linux.Hierarchy) string {
+	if h.Unified {
 		return "version 2"
 	}
 	return "version 1"
@@ -103,7 +104,7 @@ func (d *Driver) loopControl() sandbox.Control {
 }
 
 func (d *Driver) mkfsControl() sandbox.Control {
-	if path := mkfsPath(); isFile(path) {
+	if path := linux.MkfsPath(); linux.IsFile(path) {
 		return sandbox.Control{Name: "mkfs_ext4", Enforced: true, Seen: path}
 	}
 	return sandbox.Control{Name: "mkfs_ext4", Seen: "not found", Fix: "install e2fsprogs"}

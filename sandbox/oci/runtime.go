@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // ErrRuntime is in the chain when no usable OCI runtime was found.
@@ -30,7 +32,7 @@ func FindRuntime(executable, path string) (string, error) {
 	dirs := []string{filepath.Join(beside, "bin"), beside, filepath.Join(beside, "..", "libexec", "veyra-sandboxd")}
 	for _, dir := range append(dirs, filepath.SplitList(path)...) {
 		candidate := filepath.Join(dir, "runc")
-		if !filepath.IsAbs(candidate) || !isFile(candidate) {
+		if !filepath.IsAbs(candidate) || !linux.IsFile(candidate) {
 			continue
 		}
 		return candidate, checkRuntime(candidate)
@@ -106,7 +108,7 @@ func (r ociRuntime) run(ctx context.Context, bundle, id string, pipes stdio) (in
 	if err := cmd.Run(); err != nil {
 		return 0, fmt.Errorf("starting container: %w: %s", err, lastMessage(logFile))
 	}
-	pid, err := readInt(pidFile)
+	pid, err := linux.ReadInt(pidFile)
 	if err != nil {
 		return 0, fmt.Errorf("reading pid file: %w", err)
 	}

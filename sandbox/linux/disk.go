@@ -1,4 +1,4 @@
-package oci
+package linux
 
 import (
 	"context"
@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// size is the quota of a disk.
-type size struct{ bytes, inodes int64 }
+// Size is the quota of a disk.
+type Size struct{ Bytes, Inodes int64 }
 
-// disk is an ext4 file system on a loop device over a sparse file that has no
+// Disk is an ext4 file system on a loop device over a sparse file that has no
 // name any more: when the mount goes, loop device and file go with it, also
 // after a crash.
-type disk struct {
-	path   string // mount point on the runner's tmpfs
+type Disk struct {
+	Path   string // mount point on the runner's tmpfs
 	device string // "loop3"
 }
 
@@ -45,18 +45,18 @@ func freshFile(dir string) (*os.File, error) {
 // formatTemplate makes a file system once for each size; copying it sparsely
 // costs a tenth of formatting again. There is no journal: a sandbox's disk
 // never outlives its crash.
-func formatTemplate(ctx context.Context, dir string, want size) (*os.File, error) {
+func formatTemplate(ctx context.Context, dir string, want Size) (*os.File, error) {
 	f, err := freshFile(dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := f.Truncate(want.bytes); err != nil {
+	if err := f.Truncate(want.Bytes); err != nil {
 		_ = f.Close()
 		return nil, fmt.Errorf("sizing template: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, mkfsPath(), "-q", "-F", "-m", "0",
+	cmd := exec.CommandContext(ctx, MkfsPath(), "-q", "-F", "-m", "0",
 		"-O", "^has_journal,^resize_inode", "-E", "nodiscard,lazy_itable_init=1",
-		"-I", "256", "-N", strconv.FormatInt(want.inodes, 10), "/proc/self/fd/3")
+		"-I", "256", "-N", strconv.FormatInt(want.Inodes, 10), "/proc/self/fd/3")
 	cmd.Env, cmd.ExtraFiles = []string{"MKE2FS_CONFIG=/dev/null"}, []*os.File{f}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		_ = f.Close()
@@ -65,11 +65,11 @@ func formatTemplate(ctx context.Context, dir string, want size) (*os.File, error
 	return f, nil
 }
 
-// mkfsPath returns the absolute path of mkfs.ext4; the runner's PATH is no
+// MkfsPath returns the absolute path of mkfs.ext4; the runner's PATH is no
 // input.
-func mkfsPath() string {
+func MkfsPath() string {
 	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"} {
-		if p := filepath.Join(dir, "mkfs.ext4"); isFile(p) {
+		if p := filepath.Join(dir, "mkfs.ext4"); IsFile(p) {
 			return p
 		}
 	}
@@ -168,7 +168,7 @@ func configure(path string, image *os.File) (*os.File, error) {
 }
 
 // mountDisk makes a disk of the template's size and mounts it at path.
-func mountDisk(dir string, template *os.File, path string) (*disk, error) {
+func mountDisk(dir string, template *os.File, path string) (*Disk, error) {
 	image, err := copySparse(dir, template)
 	if err != nil {
 		return nil, err
@@ -186,16 +186,16 @@ func mountDisk(dir string, template *os.File, path string) (*disk, error) {
 		_ = os.Remove(path)
 		return nil, fmt.Errorf("mounting disk: %w", err)
 	}
-	return &disk{path: path, device: filepath.Base(dev.Name())}, nil
+	return &Disk{Path: path, device: filepath.Base(dev.Name())}, nil
 }
 
-// failures adds up ext4's error and warning counters. Not 0 means that the
+// Failures adds up ext4's error and warning counters. Not 0 means that the
 // host's disk could not hold what was written: the data of this sandbox is
 // not what its processes wrote.
-func (d *disk) failures() (int64, error) {
+func (d *Disk) Failures() (int64, error) {
 	var sum int64
 	for _, name := range []string{"errors_count", "warning_count"} {
-		n, err := readInt(filepath.Join("/sys/fs/ext4", d.device, name))
+		n, err := ReadInt(filepath.Join("/sys/fs/ext4", d.device, name))
 		if err != nil {
 			return 0, fmt.Errorf("reading disk counters: %w", err)
 		}
@@ -204,48 +204,48 @@ func (d *disk) failures() (int64, error) {
 	return sum, nil
 }
 
-// quota reads the size back from the mounted file system.
-func (d *disk) quota() (size, error) {
-	sectors, err := readInt(filepath.Join("/sys/block", d.device, "size"))
+// Quota reads the size back from the mounted file system.
+func (d *Disk) Quota() (Size, error) {
+	sectors, err := ReadInt(filepath.Join("/sys/block", d.device, "size"))
 	if err != nil {
-		return size{}, fmt.Errorf("reading disk size: %w", err)
+		return Size{}, fmt.Errorf("reading disk size: %w", err)
 	}
 	var st unix.Statfs_t
-	if err := unix.Statfs(d.path, &st); err != nil {
-		return size{}, fmt.Errorf("reading disk: %w", err)
+	if err := unix.Statfs(d.Path, &st); err != nil {
+		return Size{}, fmt.Errorf("reading disk: %w", err)
 	}
-	return size{bytes: sectors * 512, inodes: int64(st.Files)}, nil
+	return Size{Bytes: sectors * 512, Inodes: int64(st.Files)}, nil
 }
 
-// seal makes the superblock read-only. A writer's last reference may outlive
+// Seal makes the superblock read-only. A writer's last reference may outlive
 // its process by a millisecond or two, so EBUSY is tried again for one second.
-func (d *disk) seal(ctx context.Context) error {
+func (d *Disk) Seal(ctx context.Context) error {
 	deadline := time.Now().Add(time.Second)
 	for {
-		err := unix.Mount("", d.path, "", unix.MS_REMOUNT|unix.MS_RDONLY|diskFlags, "")
+		err := unix.Mount("", d.Path, "", unix.MS_REMOUNT|unix.MS_RDONLY|diskFlags, "")
 		if err == nil {
 			return nil
 		}
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 			return fmt.Errorf("making disk read-only: %w", err)
 		}
-		if err := pause(ctx, time.Millisecond); err != nil {
+		if err := Pause(ctx, time.Millisecond); err != nil {
 			return err
 		}
 	}
 }
 
-// release unmounts the disk; device and file go with it.
-func (d *disk) release() error {
-	if err := unmount(d.path); err != nil {
+// Release unmounts the disk; device and file go with it.
+func (d *Disk) Release() error {
+	if err := Unmount(d.Path); err != nil {
 		return err
 	}
-	return os.Remove(d.path)
+	return os.Remove(d.Path)
 }
 
-// unmount tries again for a second while the kernel still drops references,
+// Unmount tries again for a second while the kernel still drops references,
 // then detaches, so that nothing keeps a name.
-func unmount(path string) error {
+func Unmount(path string) error {
 	deadline := time.Now().Add(time.Second)
 	for {
 		err := unix.Unmount(path, unix.UMOUNT_NOFOLLOW)
@@ -262,7 +262,7 @@ func unmount(path string) error {
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) error {
+func Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -271,7 +271,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func readInt(path string) (int64, error) {
+func ReadInt(path string) (int64, error) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
@@ -284,7 +284,7 @@ func firstLine(raw []byte) string {
 	return strconv.Quote(line[:min(len(line), 300)])
 }
 
-func isFile(path string) bool {
+func IsFile(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular()
 }

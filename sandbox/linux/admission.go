@@ -1,4 +1,4 @@
-package oci
+package linux
 
 import (
 	"context"
@@ -19,9 +19,9 @@ import (
 // disksPerJob: frozen layers of a job live beside the sandbox that runs.
 const disksPerJob = 2
 
-// HostMemory returns how many bytes sandboxes of this host can share at most:
+// Memory returns how many bytes sandboxes of this host can share at most:
 // the smaller of the machine's memory and the limit of our own cgroup.
-func HostMemory() (int64, error) {
+func Memory() (int64, error) {
 	raw, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return 0, fmt.Errorf("measuring memory: %w", err)
@@ -33,17 +33,17 @@ func HostMemory() (int64, error) {
 		}
 	}
 	total := kib << 10
-	groups, err := findCgroups()
+	groups, err := FindCgroups()
 	if err != nil {
 		return 0, err
 	}
 	// The group is our own: an empty path below it.
-	limit, err := group{groups, ""}.read("memory", "memory.limit_in_bytes", "memory.max")
+	limit, err := Group{groups, ""}.Read("memory", "memory.limit_in_bytes", "memory.max")
 	if err == nil && limit > 0 {
 		total = min(total, limit)
 	}
 	if total <= 0 {
-		return 0, fmt.Errorf("measuring memory: %w", errMissing)
+		return 0, fmt.Errorf("measuring memory: %w", ErrMissing)
 	}
 	return total, nil
 }
@@ -67,31 +67,38 @@ type booking struct {
 	Dev    uint64 `json:"dev"` // file system of Disk
 }
 
-// book reserves a job's memory and disk among all instances of the host. The
+// Ledger is where the jobs of one instance are booked beside all others'.
+type Ledger struct {
+	Run      *os.Root // the run directory that all instances share
+	Instance string
+	Disks    string // directory of disk images
+}
+
+// Book reserves a job's memory and disk among all instances of the host. The
 // reservation is a locked file and ends with the job or the runner.
-func (d *Driver) book(ctx context.Context, spec sandbox.JobSpec) (*hostlock.Lock, error) {
-	gate, err := takeGate(ctx, d.config.Run)
+func (l Ledger) Book(ctx context.Context, spec sandbox.JobSpec) (*hostlock.Lock, error) {
+	gate, err := takeGate(ctx, l.Run)
 	if err != nil {
 		return nil, err
 	}
 	defer gate.Release()
-	free, dev, err := freeDisk(d.config.Disks)
+	free, dev, err := freeDisk(l.Disks)
 	if err != nil {
 		return nil, err
 	}
-	memory, err := HostMemory()
+	memory, err := Memory()
 	if err != nil {
 		return nil, err
 	}
 	want := booking{Memory: spec.Limits.MemoryBytes, Disk: disksPerJob * spec.Limits.DiskBytes, Dev: dev}
-	taken, err := booked(d.config.Run, dev)
+	taken, err := booked(l.Run, dev)
 	if err != nil {
 		return nil, err
 	}
 	if err := fits(want, taken, booking{Memory: memory, Disk: free}); err != nil {
 		return nil, err
 	}
-	return writeBooking(d.config.Run, "booked/"+d.config.Instance+"."+string(spec.ID), want)
+	return writeBooking(l.Run, "booked/"+l.Instance+"."+string(spec.ID), want)
 }
 
 // fits compares; the sentence says what is missing.
@@ -115,7 +122,7 @@ func takeGate(ctx context.Context, run *os.Root) (*hostlock.Lock, error) {
 		if !errors.Is(err, hostlock.ErrHeld) {
 			return gate, err
 		}
-		if err := pause(ctx, time.Millisecond); err != nil {
+		if err := Pause(ctx, time.Millisecond); err != nil {
 			return nil, err
 		}
 	}

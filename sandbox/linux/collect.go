@@ -1,4 +1,4 @@
-package oci
+package linux
 
 import (
 	"bytes"
@@ -23,7 +23,7 @@ import (
 // that anybody reviews.
 const maxEntries = 50_000
 
-func collectLimits(l policies.Limits) treestream.Limits {
+func CollectLimits(l policies.Limits) treestream.Limits {
 	return treestream.Limits{Entries: min(maxEntries, max(l.Inodes, 1)), Bytes: max(l.ChangeBytes, 1)}
 }
 
@@ -44,8 +44,8 @@ type collector struct {
 	dev  uint64
 }
 
-// collect streams the entries of the upper directory at root to w.
-func collect(ctx context.Context, root string, limits treestream.Limits, w io.Writer) error {
+// Collect streams the entries of the upper directory at root to w.
+func Collect(ctx context.Context, root string, limits treestream.Limits, w io.Writer) error {
 	fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("opening upper directory: %w", err)

@@ -1,4 +1,4 @@
-package oci
+package linux
 
 import (
 	"bufio"
@@ -16,23 +16,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hierarchy is one mounted cgroup tree and the daemon's own place in it.
-type hierarchy struct {
+// Hierarchy is one mounted cgroup tree and the daemon's own place in it.
+type Hierarchy struct {
 	controllers map[string]bool // empty for the unified tree
-	unified     bool
-	own         string // absolute path of the directory that ours lie below
+	Unified     bool
+	Own         string // absolute path of the directory that ours lie below
 }
 
 // cgroups are all trees of the host. Everything of an instance lies below the
 // daemon's own cgroup of each tree: an absolute path would escape the limits
 // of the unit that started us.
-type cgroups struct {
-	trees []hierarchy
+type Cgroups struct {
+	Trees []Hierarchy
 	pure  bool // version 2 only
 }
 
-// findCgroups reads where we are.
-func findCgroups() (*cgroups, error) {
+// FindCgroups reads where we are.
+func FindCgroups() (*Cgroups, error) {
 	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
 	if err != nil {
 		return nil, fmt.Errorf("reading cgroup mounts: %w", err)
@@ -48,26 +48,26 @@ func findCgroups() (*cgroups, error) {
 // decide what a relative path means: below our own cgroup in version 1, beside
 // it in version 2, where a group with processes can't have children with
 // limits.
-func arrange(mounts []*mountinfo.Info, places map[string]string) *cgroups {
-	found := &cgroups{pure: true}
+func arrange(mounts []*mountinfo.Info, places map[string]string) *Cgroups {
+	found := &Cgroups{pure: true}
 	for _, m := range mounts {
 		found.pure = found.pure && m.FSType == "cgroup2"
 	}
 	seen := map[string]bool{}
 	for _, m := range mounts {
 		h, ok := placeIn(m, places, found.pure)
-		if ok && !seen[h.own] {
-			seen[h.own] = true
-			found.trees = append(found.trees, h)
+		if ok && !seen[h.Own] {
+			seen[h.Own] = true
+			found.Trees = append(found.Trees, h)
 		}
 	}
 	return found
 }
 
-func placeIn(m *mountinfo.Info, places map[string]string, pure bool) (hierarchy, bool) {
-	h := hierarchy{controllers: map[string]bool{}, unified: m.FSType == "cgroup2"}
+func placeIn(m *mountinfo.Info, places map[string]string, pure bool) (Hierarchy, bool) {
+	h := Hierarchy{controllers: map[string]bool{}, Unified: m.FSType == "cgroup2"}
 	key := ""
-	if !h.unified {
+	if !h.Unified {
 		for option := range strings.SplitSeq(m.VFSOptions, ",") {
 			if _, known := places[option]; known {
 				h.controllers[option], key = true, option
@@ -85,7 +85,7 @@ func placeIn(m *mountinfo.Info, places map[string]string, pure bool) (hierarchy,
 	if err != nil || strings.HasPrefix(rel, "..") {
 		rel = "." // our place lies outside of what is mounted here
 	}
-	h.own = filepath.Join(m.Mountpoint, rel)
+	h.Own = filepath.Join(m.Mountpoint, rel)
 	return h, true
 }
 
@@ -110,20 +110,20 @@ func ownPlaces(path string) (map[string]string, error) {
 	return places, lines.Err()
 }
 
-// with returns the tree that carries a controller.
-func (c *cgroups) with(controller string) (hierarchy, bool) {
-	for _, h := range c.trees {
+// With returns the tree that carries a controller.
+func (c *Cgroups) With(controller string) (Hierarchy, bool) {
+	for _, h := range c.Trees {
 		if h.controllers[controller] {
 			return h, true
 		}
-		if h.unified && c.pure {
-			raw, _ := os.ReadFile(filepath.Join(h.own, "cgroup.controllers"))
+		if h.Unified && c.pure {
+			raw, _ := os.ReadFile(filepath.Join(h.Own, "cgroup.controllers"))
 			if containsWord(string(raw), controller) {
 				return h, true
 			}
 		}
 	}
-	return hierarchy{}, false
+	return Hierarchy{}, false
 }
 
 func containsWord(text, word string) bool {
@@ -136,23 +136,23 @@ func containsWord(text, word string) bool {
 }
 
 // group is one sandbox's cgroup in all trees.
-type group struct {
-	all  *cgroups
-	path string // relative: veyra-<instance>/<sandbox>
+type Group struct {
+	All  *Cgroups
+	Path string // relative: veyra-<instance>/<sandbox>
 }
 
-func (g group) file(controller, name string) (string, error) {
-	h, ok := g.all.with(controller)
+func (g Group) file(controller, name string) (string, error) {
+	h, ok := g.All.With(controller)
 	if !ok {
-		return "", fmt.Errorf("cgroup controller %s: %w", controller, errMissing)
+		return "", fmt.Errorf("cgroup controller %s: %w", controller, ErrMissing)
 	}
-	return filepath.Join(h.own, g.path, name), nil
+	return filepath.Join(h.Own, g.Path, name), nil
 }
 
-// read returns a number; "max" is -1.
-func (g group) read(controller, v1, v2 string) (int64, error) {
+// Read returns a number; "max" is -1.
+func (g Group) Read(controller, v1, v2 string) (int64, error) {
 	name := v1
-	if g.all.pure {
+	if g.All.pure {
 		name = v2
 	}
 	path, err := g.file(controller, name)
@@ -177,10 +177,10 @@ func parseLimit(s string) (int64, error) {
 	return n, nil
 }
 
-// keyed returns one line's number of a "key value" file.
-func (g group) keyed(controller, v1, v2, key string) (int64, error) {
+// Keyed returns one line's number of a "key value" file.
+func (g Group) Keyed(controller, v1, v2, key string) (int64, error) {
 	name := v1
-	if g.all.pure {
+	if g.All.pure {
 		name = v2
 	}
 	path, err := g.file(controller, name)
@@ -196,22 +196,22 @@ func (g group) keyed(controller, v1, v2, key string) (int64, error) {
 			return parseLimit(v)
 		}
 	}
-	return 0, fmt.Errorf("%s in %s: %w", key, name, errMissing)
+	return 0, fmt.Errorf("%s in %s: %w", key, name, ErrMissing)
 }
 
-// peak is the most memory so far. Before Linux 5.19 version 2 only tells what
+// Peak is the most memory so far. Before Linux 5.19 version 2 only tells what
 // is used now.
-func (g group) peak() (int64, error) {
-	n, err := g.read("memory", "memory.max_usage_in_bytes", "memory.peak")
-	if g.all.pure && errors.Is(err, fs.ErrNotExist) {
-		return g.read("memory", "", "memory.current")
+func (g Group) Peak() (int64, error) {
+	n, err := g.Read("memory", "memory.max_usage_in_bytes", "memory.peak")
+	if g.All.pure && errors.Is(err, fs.ErrNotExist) {
+		return g.Read("memory", "", "memory.current")
 	}
 	return n, err
 }
 
-// cpuMilli reads the quota back as thousandths of a core; -1: none.
-func (g group) cpuMilli() (int64, error) {
-	if g.all.pure {
+// CPUMilli reads the quota back as thousandths of a core; -1: none.
+func (g Group) CPUMilli() (int64, error) {
+	if g.All.pure {
 		path, err := g.file("cpu", "cpu.max")
 		if err != nil {
 			return 0, err
@@ -222,13 +222,13 @@ func (g group) cpuMilli() (int64, error) {
 		}
 		return parseCPUMax(string(raw))
 	}
-	quota, err := g.read("cpu", "cpu.cfs_quota_us", "")
+	quota, err := g.Read("cpu", "cpu.cfs_quota_us", "")
 	if err != nil || quota < 0 {
 		return quota, err
 	}
-	period, err := g.read("cpu", "cpu.cfs_period_us", "")
+	period, err := g.Read("cpu", "cpu.cfs_period_us", "")
 	if err != nil || period <= 0 {
-		return 0, fmt.Errorf("cpu period: %w", errors.Join(err, errMissing))
+		return 0, fmt.Errorf("cpu period: %w", errors.Join(err, ErrMissing))
 	}
 	return quota * 1000 / period, nil
 }
@@ -249,16 +249,16 @@ func parseCPUMax(raw string) (int64, error) {
 	return quota * 1000 / period, nil
 }
 
-// noSwap says whether the memory limit includes swap, or there is none.
-func (g group) noSwap(limit int64) bool {
-	if g.all.pure {
-		n, err := g.read("memory", "", "memory.swap.max")
+// NoSwap says whether the memory limit includes swap, or there is none.
+func (g Group) NoSwap(limit int64) bool {
+	if g.All.pure {
+		n, err := g.Read("memory", "", "memory.swap.max")
 		if err == nil {
 			return n == 0
 		}
 		return !hostHasSwap()
 	}
-	n, err := g.read("memory", "memory.memsw.limit_in_bytes", "")
+	n, err := g.Read("memory", "memory.memsw.limit_in_bytes", "")
 	if err == nil {
 		return n == limit
 	}
@@ -271,22 +271,22 @@ func hostHasSwap() bool {
 	return err != nil || strings.Count(strings.TrimSpace(string(raw)), "\n") > 0
 }
 
-// swapAccounting says whether the runtime can be asked for a swap limit.
-func (c *cgroups) swapAccounting() bool {
-	h, ok := c.with("memory")
+// SwapAccounting says whether the runtime can be asked for a swap limit.
+func (c *Cgroups) SwapAccounting() bool {
+	h, ok := c.With("memory")
 	if !ok {
 		return false
 	}
 	if c.pure {
 		return true // without memory.swap.max the runtime leaves it out
 	}
-	return isFile(filepath.Join(h.own, "memory.memsw.limit_in_bytes"))
+	return IsFile(filepath.Join(h.Own, "memory.memsw.limit_in_bytes"))
 }
 
 // empty says whether no process is left in any tree.
-func (g group) empty() (bool, error) {
-	for _, h := range g.all.trees {
-		raw, err := os.ReadFile(filepath.Join(h.own, g.path, "cgroup.procs"))
+func (g Group) empty() (bool, error) {
+	for _, h := range g.All.Trees {
+		raw, err := os.ReadFile(filepath.Join(h.Own, g.Path, "cgroup.procs"))
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 			continue
 		}
@@ -300,8 +300,8 @@ func (g group) empty() (bool, error) {
 	return true, nil
 }
 
-// waitEmpty waits until the kernel has let go of every process, 10 s at most.
-func (g group) waitEmpty(ctx context.Context) error {
+// WaitEmpty waits until the kernel has let go of every process, 10 s at most.
+func (g Group) WaitEmpty(ctx context.Context) error {
 	deadline := time.Now().Add(10 * time.Second)
 	for {
 		done, err := g.empty()
@@ -311,17 +311,17 @@ func (g group) waitEmpty(ctx context.Context) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("waiting for processes of a sandbox: %w", os.ErrDeadlineExceeded)
 		}
-		if err := pause(ctx, 500*time.Microsecond); err != nil {
+		if err := Pause(ctx, 500*time.Microsecond); err != nil {
 			return err
 		}
 	}
 }
 
-// remove takes the sandbox's directories away in all trees.
-func (g group) remove() error {
+// Remove takes the sandbox's directories away in all trees.
+func (g Group) Remove() error {
 	var failed error
-	for _, h := range g.all.trees {
-		failed = errors.Join(failed, removeGroup(filepath.Join(h.own, g.path)))
+	for _, h := range g.All.Trees {
+		failed = errors.Join(failed, removeGroup(filepath.Join(h.Own, g.Path)))
 	}
 	return failed
 }
@@ -341,4 +341,4 @@ func removeGroup(path string) error {
 	}
 }
 
-var errMissing = errors.New("not found on this host")
+var ErrMissing = errors.New("not found on this host")

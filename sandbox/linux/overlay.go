@@ -1,4 +1,4 @@
-package oci
+package linux
 
 import (
 	"fmt"
@@ -15,10 +15,10 @@ import (
 // but its own entries. "off" still follows redirects on some kernels.
 const overlayOptions = "metacopy=off,index=off,xino=off,redirect_dir=nofollow"
 
-// mountOverlay mounts lowers (topmost first) with the disk's directories at
+// MountOverlay mounts lowers (topmost first) with the disk's directories at
 // target. All paths are below stage and handed to the kernel relative to it:
 // a sandbox reads these options in its own mountinfo and must see no host path.
-func mountOverlay(stage, target string, lowers []string, upper, work string) error {
+func MountOverlay(stage, target string, lowers []string, upper, work string) error {
 	data, err := overlayData(stage, lowers, upper, work)
 	if err != nil {
 		return err
@@ -68,10 +68,10 @@ func mountFrom(dir, target, data string) error {
 	return nil
 }
 
-// overlayIsPlain reads back that no option is on that lets an upper directory
+// OverlayIsPlain reads back that no option is on that lets an upper directory
 // refer elsewhere. mountinfo prints what differs from the module's defaults
 // only, so those are read too.
-func overlayIsPlain(target string) (bool, error) {
+func OverlayIsPlain(target string) (bool, error) {
 	infos, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(target))
 	if err != nil || len(infos) == 0 {
 		return false, fmt.Errorf("reading overlay back: %w", orMissing(err))
@@ -107,7 +107,7 @@ func isOff(value string) bool {
 
 func orMissing(err error) error {
 	if err == nil {
-		return errMissing
+		return ErrMissing
 	}
 	return err
 }

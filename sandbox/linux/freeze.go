@@ -1,4 +1,4 @@
-package oci
+package linux
 
 import (
 	"errors"
@@ -25,17 +25,17 @@ func openBeneath(dir int, name string, flags uint64) (int, error) {
 	return unix.Openat2(dir, name, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: beneath})
 }
 
-// moveParts gives each part a directory of its own beside the upper directory
+// MoveParts gives each part a directory of its own beside the upper directory
 // of the same disk and renames the part's directories into it: as a lower
 // layer a whole upper would show home and /tmp as well. It returns their paths.
-func moveParts(disk string, first uint32, parts []sandbox.Part) ([]string, error) {
+func MoveParts(disk string, first uint32, parts []sandbox.Part) ([]string, error) {
 	paths := make([]string, 0, len(parts))
 	for i, part := range parts {
 		name := "l" + strconv.Itoa(i)
-		tree := oursTree{root: disk, first: int(first)}
-		tree.dir(name, 0o755, 0)
-		if tree.err != nil {
-			return nil, tree.err
+		tree := Tree{Root: disk, First: int(first)}
+		tree.Dir(name, 0o755, 0)
+		if tree.Err != nil {
+			return nil, tree.Err
 		}
 		for _, path := range part.Paths {
 			if err := movePart(disk, name, strings.TrimPrefix(path, "/")); err != nil {

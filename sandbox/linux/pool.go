@@ -1,4 +1,4 @@
-package oci
+package linux
 
 import (
 	"context"
@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pool holds mounted disks ready, because attaching and mounting one is the
+// Pool holds mounted disks ready, because attaching and mounting one is the
 // slowest part of a start that can be done beforehand. It fills in the
 // background after each take, with disks of the size that was taken last.
-type pool struct {
+type Pool struct {
 	images, mounts string // directories of disk files and of mount points
 	want           int
 	log            *slog.Logger
@@ -24,19 +24,19 @@ type pool struct {
 
 	mu       sync.Mutex // guards what follows
 	template *os.File
-	size     size // of the template and of ready
-	ready    []*disk
+	size     Size // of the template and of ready
+	ready    []*Disk
 	next     int
 	busy     bool // a goroutine fills
 	closed   bool
 }
 
-func newPool(images, mounts string, want int, log *slog.Logger) *pool {
-	return &pool{images: images, mounts: mounts, want: want, log: log}
+func NewPool(images, mounts string, want int, log *slog.Logger) *Pool {
+	return &Pool{images: images, mounts: mounts, want: want, log: log}
 }
 
-// take returns a disk of that size.
-func (p *pool) take(ctx context.Context, want size) (*disk, error) {
+// Take returns a disk of that size.
+func (p *Pool) Take(ctx context.Context, want Size) (*Disk, error) {
 	p.mu.Lock()
 	if p.size == want && len(p.ready) > 0 {
 		d := p.ready[len(p.ready)-1]
@@ -49,7 +49,7 @@ func (p *pool) take(ctx context.Context, want size) (*disk, error) {
 }
 
 // make formats the size's template if it is not the last one and mounts a copy.
-func (p *pool) make(ctx context.Context, want size) (*disk, error) {
+func (p *Pool) make(ctx context.Context, want Size) (*Disk, error) {
 	template, path, err := p.prepare(ctx, want)
 	if err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func (p *pool) make(ctx context.Context, want size) (*disk, error) {
 
 // prepare returns a descriptor of the template that the caller closes, so that
 // a change of size meanwhile does no harm.
-func (p *pool) prepare(ctx context.Context, want size) (*os.File, string, error) {
+func (p *Pool) prepare(ctx context.Context, want Size) (*os.File, string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -82,7 +82,7 @@ func (p *pool) prepare(ctx context.Context, want size) (*os.File, string, error)
 }
 
 // replace changes the size; disks of another size are of no use any more.
-func (p *pool) replace(template *os.File, want size) {
+func (p *Pool) replace(template *os.File, want Size) {
 	if p.template != nil {
 		_ = p.template.Close()
 	}
@@ -93,17 +93,17 @@ func (p *pool) replace(template *os.File, want size) {
 	}
 }
 
-func (p *pool) drop(disks []*disk) {
+func (p *Pool) drop(disks []*Disk) {
 	for _, d := range disks {
-		if err := d.release(); err != nil {
+		if err := d.Release(); err != nil {
 			p.log.Error("releasing a pooled disk", "err", err)
 		}
 	}
 }
 
-// warm begins to fill with disks of a size that is about to be taken, unless
+// Warm begins to fill with disks of a size that is about to be taken, unless
 // there is one already.
-func (p *pool) warm(want size) {
+func (p *Pool) Warm(want Size) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || p.want == 0 || (p.template != nil && p.size == want) {
@@ -116,12 +116,12 @@ func (p *pool) warm(want size) {
 			return
 		}
 		_ = template.Close() // only held for whoever makes a disk
-		p.fill()
+		p.Fill()
 	})
 }
 
-// fill makes disks in the background until there are enough of the last size.
-func (p *pool) fill() {
+// Fill makes disks in the background until there are enough of the last size.
+func (p *Pool) Fill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.busy || p.closed || len(p.ready) >= p.want || p.template == nil {
@@ -134,7 +134,7 @@ func (p *pool) fill() {
 	})
 }
 
-func (p *pool) fillOne() bool {
+func (p *Pool) fillOne() bool {
 	p.mu.Lock()
 	want := p.size
 	if p.closed || len(p.ready) >= p.want {
@@ -152,15 +152,15 @@ func (p *pool) fillOne() bool {
 		return false
 	}
 	if p.closed || p.size != want {
-		p.filling.Go(func() { p.drop([]*disk{d}) })
+		p.filling.Go(func() { p.drop([]*Disk{d}) })
 		return true
 	}
 	p.ready = append(p.ready, d)
 	return true
 }
 
-// close releases all disks and waits for what is on its way.
-func (p *pool) close() error {
+// Close releases all disks and waits for what is on its way.
+func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	disks := p.ready
@@ -171,7 +171,7 @@ func (p *pool) close() error {
 	p.filling.Wait()
 	var failed error
 	for _, d := range disks {
-		failed = errors.Join(failed, d.release())
+		failed = errors.Join(failed, d.Release())
 	}
 	if template != nil {
 		failed = errors.Join(failed, template.Close())

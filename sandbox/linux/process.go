@@ -1,0 +1,105 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// ReadProcess reads PID 1 from outside: what it says about itself is compared
+// by the supervisor.
+func ReadProcess(pid int, a *sandbox.Applied) error {
+	proc := "/proc/" + strconv.Itoa(pid)
+	status, err := os.ReadFile(proc + "/status")
+	if err != nil {
+		return fmt.Errorf("reading status of PID 1: %w", err)
+	}
+	fields := statusFields(string(status))
+	a.Seccomp, _ = strconv.Atoi(fields["Seccomp"])
+	a.NoNew = fields["NoNewPrivs"] == "1"
+	if a.Caps, err = strconv.ParseUint(fields["CapBnd"], 16, 64); err != nil {
+		return fmt.Errorf("reading capabilities of PID 1: %w", err)
+	}
+	a.Own = ownNamespaces(proc)
+	if err := readRlimits(pid, a); err != nil {
+		return err
+	}
+	if a.Net, err = interfaces(proc + "/net/dev"); err != nil {
+		return err
+	}
+	return readMap(proc+"/uid_map", a)
+}
+
+func readRlimits(pid int, a *sandbox.Applied) error {
+	var files, core unix.Rlimit
+	err := errors.Join(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &files), unix.Prlimit(pid, unix.RLIMIT_CORE, nil, &core))
+	if err != nil {
+		return fmt.Errorf("reading limits of PID 1: %w", err)
+	}
+	a.Files, a.Core = clamp(files.Max), clamp(core.Max)
+	return nil
+}
+
+// clamp keeps "unlimited" from becoming a negative number.
+func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
+
+// interfaces lists the devices of a process's network namespace: two lines of
+// head, then one device a line.
+func interfaces(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("reading network devices: %w", err)
+	}
+	var names []string
+	for line := range strings.Lines(string(raw)) {
+		if name, _, found := strings.Cut(line, ":"); found {
+			names = append(names, strings.TrimSpace(name))
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " "), nil
+}
+
+func statusFields(text string) map[string]string {
+	fields := map[string]string{}
+	for line := range strings.Lines(text) {
+		if name, value, found := strings.Cut(line, ":"); found {
+			fields[name] = strings.TrimSpace(value)
+		}
+	}
+	return fields
+}
+
+// ownNamespaces counts the namespaces that a process does not share with us.
+func ownNamespaces(proc string) int {
+	n := 0
+	for _, name := range []string{"user", "pid", "mnt", "net", "ipc", "uts", "cgroup"} {
+		theirs, err := os.Readlink(proc + "/ns/" + name)
+		ours, err2 := os.Readlink("/proc/self/ns/" + name)
+		if err == nil && err2 == nil && theirs != ours {
+			n++
+		}
+	}
+	return n
+}
+
+func readMap(path string, a *sandbox.Applied) error {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("reading id map: %w", err)
+	}
+	var inside, first, count uint32
+	if n, err := fmt.Sscan(string(raw), &inside, &first, &count); n != 3 || err != nil || inside != 0 {
+		return fmt.Errorf("id map %.80q: %w", raw, ErrMissing)
+	}
+	a.FirstID, a.IDs = first, count
+	return nil
+}
