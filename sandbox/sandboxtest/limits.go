@@ -14,7 +14,7 @@ import (
 )
 
 func limits(t *testing.T, h Host) {
-	cases(t, h, map[string]func(*testing.T, Host){
+	cases(t, h, merged(taskCases(), memoryCases(), storageCases(), map[string]func(*testing.T, Host){
 		"B01ForkBombIsPids":       forkBomb,
 		"B02ChildIsOOM":           childOOM,
 		"B02InitDiesIsOOM":        initOOM,
@@ -29,7 +29,7 @@ func limits(t *testing.T, h Host) {
 		"A15StubbornProcessesDie": stubborn,
 		"B16NoCore":               noCore,
 		"B17LeftoverKeepsStdout":  leftover,
-	})
+	}))
 }
 
 func forkBomb(t *testing.T, h Host) {
