@@ -222,7 +222,7 @@ func layersReadOnly(t *testing.T, h Host) {
 }
 
 func collecting(t *testing.T, h Host) {
-	cases(t, h, map[string]func(*testing.T, Host){
+	cases(t, h, merged(crossingCases(), map[string]func(*testing.T, Host){
 		"KindsOfChange":         kindsOfChange,
 		"E04LinksAreListed":     linksListed,
 		"E05HardLinks":          hardLinks,
@@ -232,7 +232,7 @@ func collecting(t *testing.T, h Host) {
 		"B07LogicalSize":        logicalSize,
 		"B08TooDeep":            tooDeep,
 		"ReaderGoesAway":        readerGoesAway,
-	})
+	}))
 }
 
 // change is an entry with its content.
@@ -371,7 +371,7 @@ func tooMany(t *testing.T, h Host) {
 	b.Python(`import os
 for d in range(6):
     os.mkdir("d%d" % d)
-    for i in range(10000): os.close(os.open("d%d/%d" % (d, i), os.O_CREAT))`)
+    for i in range(8400): os.close(os.open("d%d/%d" % (d, i), os.O_CREAT))`)
 	wantKind(t, b.Collect(ctxOf(t), io.Discard), sandbox.KindTooLarge)
 }
 
