@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/ownfile"
 )
 
 //go:embed data/*.yaml
@@ -87,13 +89,8 @@ type Policy struct {
 	source string // the file's text, for people
 }
 
-// Errors of Load and Builtin.
-var (
-	// ErrUnknownPolicy says that no built-in policy has the name.
-	ErrUnknownPolicy = errors.New("no such policy; the built-in ones are strict, standard and relaxed")
-	// ErrOwnerFile says that a file was named where only a name is supported.
-	ErrOwnerFile = errors.New("policy files are not supported by this version; use strict, standard or relaxed")
-)
+// ErrUnknownPolicy says that no built-in policy has the name.
+var ErrUnknownPolicy = errors.New("no such policy; the built-in ones are strict, standard and relaxed, and a file is named with its path, such as ./mine.yaml")
 
 // Names returns the names of the built-in policies, the tightest first.
 func Names() []string { return []string{"strict", "standard", "relaxed"} }
@@ -110,13 +107,27 @@ func Builtin(name string) (Policy, error) {
 	return decode(name, text)
 }
 
-// Load returns the policy that the owner chose by --policy: a built-in name.
-// What looks like a file gives ErrOwnerFile, anything else ErrUnknownPolicy.
+// IsFile says whether what the owner chose by --policy is a file's path and not
+// a name.
+func IsFile(nameOrFile string) bool { return strings.ContainsAny(nameOrFile, "/.") }
+
+// Load returns the policy that the owner chose by --policy: a built-in one or
+// an owner's file, which only root and this process's user may be able to
+// change. Errors wrap ErrUnknownPolicy, ErrPolicyInvalid (a *FileError, with
+// every problem) or ownfile.ErrForeign, or are the file system's.
 func Load(nameOrFile string) (Policy, error) {
-	if strings.ContainsAny(nameOrFile, "/.") {
-		return Policy{}, fmt.Errorf("policy %q: %w", nameOrFile, ErrOwnerFile)
+	if !IsFile(nameOrFile) {
+		return Builtin(nameOrFile)
 	}
-	return Builtin(nameOrFile)
+	text, err := ownfile.Read(nameOrFile, maxPolicyBytes)
+	if err != nil {
+		return Policy{}, fmt.Errorf("policy file: %w", err)
+	}
+	p, err := ParseOwner(text)
+	if err != nil {
+		return Policy{}, fmt.Errorf("policy file %s: %w", nameOrFile, err)
+	}
+	return p, nil
 }
 
 // YAML returns the text of the policy's file, comments included.

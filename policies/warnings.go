@@ -8,12 +8,20 @@ import (
 // Warnings returns one sentence for each setting of p that is weaker than
 // strict's, in a fixed order; strict itself has none.
 func (p Policy) Warnings() []string {
-	strict, err := Builtin("strict")
+	return p.weakerThan("strict")
+}
+
+// WeakerThanBase returns one sentence for each setting of p that is weaker than
+// in the built-in policy that it extends.
+func (p Policy) WeakerThanBase() []string { return p.weakerThan(p.Extends) }
+
+func (p Policy) weakerThan(name string) []string {
+	base, err := Builtin(name)
 	if err != nil {
-		return []string{"The strict policy cannot be read, so weaker settings are not known."}
+		return []string{"The built-in policy cannot be read, so weaker settings are not known."}
 	}
-	return slices.Concat(p.requireWarnings(strict), p.withoutWarnings(), p.networkWarnings(strict), p.limitWarnings(strict),
-		p.jobWarnings(strict), p.pathWarnings(strict))
+	return slices.Concat(p.requireWarnings(base), p.withoutWarnings(), p.networkWarnings(base), p.limitWarnings(base),
+		p.jobWarnings(base), p.pathWarnings(base))
 }
 
 // said keeps the sentences whose weakening holds.
@@ -28,41 +36,44 @@ func said(sentences map[string]bool) []string {
 	return out
 }
 
-func (p Policy) requireWarnings(strict Policy) []string {
+func (p Policy) requireWarnings(base Policy) []string {
 	return said(map[string]bool{
-		"Sandboxes may run without a user namespace: root inside one may then be root of the host.":     strict.Require.UserNamespace && !p.Require.UserNamespace,
-		"Sandboxes may run without hard quotas: a job may then fill the host's disk.":                   strict.Require.DiskQuota && !p.Require.DiskQuota,
-		"Images may be used without a recorded digest: what ran can then not be named with certainty.":  strict.Require.ImageDigest && !p.Require.ImageDigest,
-		"Connections may be made without TLS: what they carry can then be read and changed on the way.": strict.Require.HTTPS && !p.Require.HTTPS,
+		"Sandboxes may run without a user namespace: root inside one may then be root of the host.":     base.Require.UserNamespace && !p.Require.UserNamespace,
+		"Sandboxes may run without hard quotas: a job may then fill the host's disk.":                   base.Require.DiskQuota && !p.Require.DiskQuota,
+		"Images may be used without a recorded digest: what ran can then not be named with certainty.":  base.Require.ImageDigest && !p.Require.ImageDigest,
+		"Connections may be made without TLS: what they carry can then be read and changed on the way.": base.Require.HTTPS && !p.Require.HTTPS,
 	})
 }
 
-func (p Policy) networkWarnings(strict Policy) []string {
+func (p Policy) networkWarnings(base Policy) []string {
 	scripts := "Lifecycle scripts of dependencies run while dependencies are prepared, without a network."
 	if p.Scripts == ScriptsFetch {
 		scripts = "Lifecycle scripts of dependencies run while package registries can be reached."
 	}
 	return said(map[string]bool{
-		"Sandboxes may reach package registries.":                                  strict.Network == NetworkNone && p.Network != NetworkNone,
-		"The whole repository is present while package registries can be reached.": strict.FetchTree == FetchManifests && p.FetchTree != FetchManifests,
-		scripts: scriptsRank(p.Scripts) > scriptsRank(strict.Scripts),
+		"Sandboxes may reach package registries.":                                  base.Network == NetworkNone && p.Network != NetworkNone,
+		"The whole repository is present while package registries can be reached.": base.FetchTree == FetchManifests && p.FetchTree != FetchManifests,
+		scripts: scriptsRank(p.Scripts) > scriptsRank(base.Scripts),
 	})
 }
 
-// limitWarnings compares each number; 0 CPUs are all of the host's.
-func (p Policy) limitWarnings(strict Policy) []string {
+// limitWarnings compares each number; 0 CPUs are all of the host's, so that
+// nothing is more.
+func (p Policy) limitWarnings(base Policy) []string {
 	var out []string
 	add := func(what, unit string, have, tight int64) {
 		if have > tight {
-			out = append(out, fmt.Sprintf("A sandbox may use more %s than strict allows: %s, not %s.",
-				what, amount(have, unit), amount(tight, unit)))
+			out = append(out, fmt.Sprintf("A sandbox may use more %s than %s allows: %s, not %s.",
+				what, base.Name, amount(have, unit), amount(tight, unit)))
 		}
 	}
-	l, s := p.Limits, strict.Limits
-	if l.CPUs == 0 {
+	l, s := p.Limits, base.Limits
+	if s.CPUs > 0 && l.CPUs == 0 {
 		out = append(out, fmt.Sprintf("A sandbox may use all CPUs of the host, not %d.", s.CPUs))
 	}
-	add("CPUs", "", int64(l.CPUs), int64(s.CPUs))
+	if s.CPUs > 0 {
+		add("CPUs", "", int64(l.CPUs), int64(s.CPUs))
+	}
 	add("memory", "B", l.MemoryBytes, s.MemoryBytes)
 	add("processes", "", l.PIDs, s.PIDs)
 	add("disk", "B", l.DiskBytes, s.DiskBytes)
@@ -81,18 +92,18 @@ func (p Policy) limitWarnings(strict Policy) []string {
 	return out
 }
 
-func (p Policy) jobWarnings(strict Policy) []string {
+func (p Policy) jobWarnings(base Policy) []string {
 	return said(map[string]bool{
-		fmt.Sprintf("A job may take %d minutes, not %d.", p.Jobs.Minutes, strict.Jobs.Minutes):      p.Jobs.Minutes > strict.Jobs.Minutes,
-		fmt.Sprintf("A job may be repaired %d times, not %d.", p.Jobs.Repairs, strict.Jobs.Repairs): p.Jobs.Repairs > strict.Jobs.Repairs,
-		"A job may change dependencies when its task allows it, which strict never lets it.":        p.Jobs.NewDependencies && !strict.Jobs.NewDependencies,
-		"A job may change database migrations when its task allows it, which strict never lets it.": p.Jobs.DatabaseMigrations && !strict.Jobs.DatabaseMigrations,
+		fmt.Sprintf("A job may take %d minutes, not %d.", p.Jobs.Minutes, base.Jobs.Minutes):                   p.Jobs.Minutes > base.Jobs.Minutes,
+		fmt.Sprintf("A job may be repaired %d times, not %d.", p.Jobs.Repairs, base.Jobs.Repairs):              p.Jobs.Repairs > base.Jobs.Repairs,
+		"A job may change dependencies when its task allows it, which " + base.Name + " never lets it.":        p.Jobs.NewDependencies && !base.Jobs.NewDependencies,
+		"A job may change database migrations when its task allows it, which " + base.Name + " never lets it.": p.Jobs.DatabaseMigrations && !base.Jobs.DatabaseMigrations,
 	})
 }
 
-func (p Policy) pathWarnings(strict Policy) []string {
+func (p Policy) pathWarnings(base Policy) []string {
 	var out []string
-	for _, name := range strict.Paths.ProtectedNames {
+	for _, name := range base.Paths.ProtectedNames {
 		if !slices.Contains(p.Paths.ProtectedNames, name) {
 			out = append(out, fmt.Sprintf("A job may change %s files, which steer tools and reviewers.", name))
 		}

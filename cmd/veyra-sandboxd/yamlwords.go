@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/nearest"
 )
 
 // byteSize is a number of bytes, written with or without a unit: 5GiB.
@@ -38,14 +40,15 @@ func nearestKey(message string) string {
 	if found == nil {
 		return ""
 	}
-	best, distance := "", 4
-	for _, key := range knownKeys(reflect.TypeFor[Settings](), "") {
-		leaf := key[strings.LastIndexByte(key, '.')+1:]
-		if d := editDistance(leaf, found[1]); d < distance {
-			best, distance = key, d
-		}
+	keys := knownKeys(reflect.TypeFor[Settings](), "")
+	leaves := make([]string, 0, len(keys))
+	for _, key := range keys {
+		leaves = append(leaves, key[strings.LastIndexByte(key, '.')+1:])
 	}
-	return best
+	if i := nearest.Index(found[1], leaves); i >= 0 {
+		return keys[i]
+	}
+	return ""
 }
 
 func knownKeys(t reflect.Type, prefix string) []string {
@@ -61,24 +64,4 @@ func knownKeys(t reflect.Type, prefix string) []string {
 		}
 	}
 	return keys
-}
-
-// editDistance counts the single-byte edits between two short words.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		previous := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			previous, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, previous+cost)
-		}
-	}
-	return row[len(b)]
 }
