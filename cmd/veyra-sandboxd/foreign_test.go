@@ -12,9 +12,13 @@ import (
 	"time"
 )
 
-// foreignCore are the scenarios of every run; VEYRA_SOAK=1 plays all of them.
-const foreignCore = `^(funded command|detected unittest|new, changed|result refused|result's answer lost|` +
-	`forbidden path|failing tests, then|requirements|submit_url of another|lease that is over|newer lease)`
+// foreignCore are each role's scenarios of every run; VEYRA_SOAK=1 plays all.
+var foreignCore = map[string]string{
+	"WORKER": `^(funded command|detected unittest|new, changed|result refused|result's answer lost|` +
+		`forbidden path|failing tests, then|requirements|submit_url of another|lease that is over|newer lease)`,
+	"VERIFIER": `^(good commit|criterion broken|tests broken|tests bent|no toolchain|wrong head|list lacks|` +
+		`credential that can write, 1|verdict's answer lost|newer lease|tasks of the other role)`,
+}
 
 // TestWorksForAForeignWorld runs the daemon against tools/foreign/world.py: a
 // control plane, git host and model that were written from the documents by
@@ -27,13 +31,22 @@ func TestWorksForAForeignWorld(t *testing.T) {
 			t.Skip("not applicable: no " + tool)
 		}
 	}
+	for role := range foreignCore {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			liveInForeignWorld(t, role)
+		})
+	}
+}
+
+func liveInForeignWorld(t *testing.T, role string) {
 	script, err := filepath.Abs("../../tools/foreign/world.py")
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{script, "--daemon", house.daemon, "--policy", "strict"}
+	args := []string{script, "--daemon", house.daemon, "--policy", "strict", "--role", role}
 	if os.Getenv("VEYRA_SOAK") == "" {
-		args = append(args, "--only", foreignCore)
+		args = append(args, "--only", foreignCore[role])
 	} else {
 		args = append(args, "--slow")
 	}

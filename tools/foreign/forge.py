@@ -17,7 +17,7 @@ class Forge:
     def __init__(self, world, root):
         self.world, self.root = world, root
         self.tokens, self.pulls, self.moved, self.known = {}, {}, {}, {}
-        self.pushes, self.faults = [], []
+        self.pushes, self.faults, self.receive_packs, self.reads = [], [], 0, 0
         self.lag = 0  # how many reads of a pull request show an old head
         self.trouble = 0  # how many git requests are answered 503
         self.lock = threading.RLock()
@@ -54,6 +54,35 @@ class Forge:
         shutil.rmtree(work)
         self.known[full_name.casefold()] = full_name
 
+    def commit(self, full_name, branch, files, onto="main", message="Mend the sums"):
+        """A commit on a branch of its own: the texts that change; None deletes, a name renames."""
+        work = os.path.join(self.root, "work-" + full_name.replace("/", "-"))
+        self.git(self.root, "clone", "-q", "-b", onto, self.path(full_name), work)
+        self.git(work, "checkout", "-q", "-B", branch)
+        for name, content in files.items():
+            target = os.path.join(work, name)
+            if content is None:
+                os.remove(target)
+                continue
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "w", encoding="utf-8") as file:
+                file.write(content)
+        self.git(work, "add", "-A")
+        self.git(work, "commit", "-q", "-m", message)
+        self.git(work, "push", "-q", "-f", "origin", branch)
+        shutil.rmtree(work)
+        return self.head(full_name, branch)
+
+    def propose(self, full_name, branch, title):
+        """The pull request of a branch, with the ref that hosts keep for its head."""
+        pull = {"number": 1, "head": branch, "base": "main", "state": "open", "title": title, "body": ""}
+        self.pulls[full_name] = [pull]
+        self.show_head(full_name, self.head(full_name, branch))
+        return [row["filename"] for row in self.files(full_name, pull)]
+
+    def show_head(self, full_name, commit):
+        self.git(self.path(full_name), "update-ref", "refs/pull/1/head", commit)
+
     def head(self, full_name, branch):
         try:
             return self.git(self.path(full_name), "rev-parse", "--verify", "-q", f"refs/heads/{branch}^{{commit}}")
@@ -66,6 +95,7 @@ class Forge:
             raise Refusal(404, "not found")
         asked, tail = match.groups()
         full_name = self.known.get(asked.casefold(), asked)
+        self.note_direction(exchange)
         scheme, _, value = exchange.headers.get("Authorization", "").partition(" ")
         user, _, token = base64.b64decode(value).decode().partition(":") if scheme == "Basic" else ("", "", "")
         if user != "x-access-token" or self.tokens.get(token) != full_name:
@@ -79,6 +109,15 @@ class Forge:
         if tail == "/git-receive-pack":
             self.note_push(full_name, exchange)
         return self.backend(exchange, f"/{full_name}.git{tail}")
+
+    def note_direction(self, exchange):
+        """A verifier reads: it may not even ask what it could push, whatever its credential allows."""
+        if "receive-pack" not in exchange.path:
+            self.reads += 1
+            return
+        self.receive_packs += 1
+        if self.world.role == "VERIFIER":
+            self.world.violation(f"{exchange.command} {exchange.path} by a verifier")
 
     def note_push(self, full_name, exchange):
         """Record the push's command list: exactly one created branch is right."""
@@ -119,6 +158,8 @@ class Forge:
         token = exchange.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.tokens.get(token) != full_name:
             raise Refusal(401, {"message": "Bad credentials"})
+        if self.world.role == "VERIFIER" and exchange.command != "GET":
+            self.world.violation(f"{exchange.command} {exchange.route} by a verifier")
         with self.lock:
             pulls = self.pulls.setdefault(full_name, [])
             if number is None and exchange.command == "POST":

@@ -34,7 +34,10 @@ class Model:
         self.check_history(request)
         text = json.dumps([m.get("content") for m in request["messages"]], ensure_ascii=False)
         tools = [tool["function"] for tool in request.get("tools") or []]
-        message = self.act(text, tools) if tools else self.qualify(text)
+        if self.world.role == "VERIFIER":
+            message = self.review(request["messages"], text)
+        else:
+            message = self.act(text, tools) if tools else self.qualify(text)
         called = bool(message.get("tool_calls"))
         return 200, {"id": "chatcmpl-" + secrets.token_hex(6), "object": "chat.completion", "created": int(time.time()),
                      "model": self.name, "usage": {"prompt_tokens": len(text) // 4, "completion_tokens": 60, "total_tokens": len(text) // 4 + 60},
@@ -68,7 +71,8 @@ class Model:
         answer = {"summary": "Return the greeting.", "files": [{"path": task["qualification_target_path"], "content": content}]}
         return {"role": "assistant", "content": "Here it is:\n```json\n" + json.dumps(answer, indent=1) + "\n```\n"}
 
-    def act(self, text, tools):
+    def case(self, text):
+        """The job that the prompt is about; one that is held gets no answer."""
         numbers = re.findall(r"\(case (\d+)\)", text)
         job = self.world.plane.jobs.get(int(numbers[0])) if numbers else None
         if job is None:
@@ -78,6 +82,25 @@ class Model:
             job.held.set()
             job.hold.wait(60)
             raise Dropped()
+        return job
+
+    def review(self, messages, text):
+        """Judge each criterion by what the prompt shows, in the form that its instructions ask for."""
+        job = self.case(text)
+        with self.lock:
+            job.asked += 1
+        if job.says is not None and job.asked <= len(job.says):
+            return {"role": "assistant", "content": job.says[job.asked - 1]}
+        form = next(m["content"] for m in messages if m["role"] == "system")
+        key = re.search(r'"(\w+)":\s*\[\s*\{\s*"passed"', form).group(1)
+        findings = re.search(r'"(\w+)":\s*\[\s*\{\s*"severity"', form).group(1)
+        shown = "\n".join(m["content"] for m in messages if m["role"] == "user")
+        answer = {"summary": "Read and weighed. Thanks to @example.", findings: job.model_findings,
+                  key: [{"passed": test(shown), "evidence": "calc.py shows it."} for test in job.criteria.values()]}
+        return {"role": "assistant", "content": json.dumps(answer)}
+
+    def act(self, text, tools):
+        job = self.case(text)
         with self.lock:
             action = job.script[job.cursor % len(job.script)]
             job.cursor += 1

@@ -10,12 +10,15 @@ import time
 import uuid
 
 from evidence import check_common, check_failure, check_success
+from review import check_report
 from web import Dropped, Refusal, Server, html
-from wire import API, BODY_LIMIT, PHASES, RETRY_STAGES, RETRY_WORDS, STATUSES, canonical, iso, sha256, unb64
+from wire import (API, BODY_LIMIT, PHASES, RETRY_STAGES, RETRY_WORDS, REVIEW_PHASES, STATUSES, VERDICTS, canonical, iso,
+                  sha256, unb64)
 
 
 class Job:
     """One funded job with what the plane knows of it, lease by lease."""
+    kind, prefix, names = "job_task", "job", "assignment_id"
 
     def __init__(self, number, world, files, script, **options):
         self.number, self.world, self.files, self.script = number, world, files, script
@@ -37,6 +40,9 @@ class Job:
         self.minutes = self.options.get("minutes", 10)
         seconds = self.options.get("lease_seconds", max(600, self.minutes * 60 + 120))
         self.leases[self.lease_id] = (time.time() + seconds, f"veyra/job-{self.number}-mend-{self.attempt}", iso(seconds))
+
+    def secrets(self):
+        return [*self.tokens, self.repository_token]
 
     def task(self):
         """The task as a beat carries it, with a fresh lease token each time."""
@@ -71,10 +77,11 @@ class Plane:
     def __init__(self, world):
         self.world, self.lock = world, threading.RLock()
         self.agent, self.credential = str(uuid.uuid4()), ""
-        self.runtime_id, self.public_key, self.status = "", b"", "PROVISIONING"
+        self.runtime_id, self.public_key = "", b""
+        self.status = "ACTIVE" if world.role == "VERIFIER" else "PROVISIONING"  # only workers are qualified
         self.jobs, self.job, self.qualification, self.qualified = {}, None, None, threading.Event()
         self.beats, self.beat, self.last_beat = 0, {}, 0.0
-        self.revoked = False
+        self.revoked, self.strays = False, {}
         self.origin = Server(world, self.serve).origin
 
     def serve(self, exchange):
@@ -87,7 +94,8 @@ class Plane:
             raise html(400, "Bad Request")
         routes = {"heartbeat/": ("POST", self.heartbeat), "configuration/": ("GET", self.configuration),
                   "qualification/submit/": ("POST", self.submit_qualification),
-                  "job/credential/": ("POST", self.repository_credential), "job/result/": ("POST", self.result)}
+                  "job/credential/": ("POST", self.repository_credential), "job/result/": ("POST", self.result),
+                  "verification/credential/": ("POST", self.reading_credential), "verification/result/": ("POST", self.verdict)}
         known = routes.get(route.removeprefix(API)) if route.startswith(API) else None
         if known is None:
             self.world.violation(f"{method} {route}: unknown path")
@@ -131,12 +139,15 @@ class Plane:
             self.world.violation(f"heartbeat: health {body.get('health')!r}, provider_ready {body.get('provider_ready')!r}")
         if body.get("job_phase", "") not in PHASES | {""} or body.get("job_status", "") not in STATUSES | {""}:
             self.world.violation(f"heartbeat: phase {body.get('job_phase')!r}, status {body.get('job_status')!r}")
+        if body.get("verification_phase", "") not in REVIEW_PHASES | {""} or \
+                body.get("verification_status", "") not in STATUSES | {v.lower() for v in VERDICTS} | {""}:
+            self.world.violation(f"heartbeat: phase {body.get('verification_phase')!r}, status {body.get('verification_status')!r}")
         now, last = time.monotonic(), self.last_beat
         self.beats, self.beat, self.last_beat = self.beats + 1, body, now
         if last and now - last > 10:
             self.world.violation(f"{now - last:.1f} s between two heartbeats")
-        if self.job and body.get("job_assignment_id") == self.job.assignment:
-            self.job.phases.append(body.get("job_phase"))
+        if self.job and body.get(self.job.prefix + "_assignment_id") == self.job.assignment:
+            self.job.phases.append(body.get(self.job.prefix + "_phase"))
         if self.status == "ACTIVE" and (body["health"] != "HEALTHY" or not body["provider_ready"]):
             raise html(500, "Server Error")
         answer = {"ok": True, "agent_id": self.agent, "connection_status": "CONNECTED", "qualification_task": None,
@@ -147,12 +158,12 @@ class Plane:
             answer["qualification_task"] = {k: v for k, v in self.qualification.items() if k not in ("tokens", "answer")} | {"lease_token": token}
         elif self.status == "ACTIVE" and self.job and not self.job.done.is_set():
             self.job.beats += 1
-            answer["job_task"] = self.job.task()
-            self.job.delivered.append(answer["job_task"]["lease_token"])
-        return 200, answer, {}
+            answer[self.job.kind] = self.job.task()
+            self.job.delivered.append(answer[self.job.kind]["lease_token"])
+        return 200, {**answer, **self.strays}, {}
 
     def configuration(self, exchange, _):
-        return 200, {"agent": {"id": self.agent, "name": "foreign", "agent_role": "WORKER", "specialisation": "", "languages": ["Python"],
+        return 200, {"agent": {"id": self.agent, "name": "foreign", "agent_role": self.world.role, "specialisation": "", "languages": ["Python"],
                                "frameworks": [], "testing_tools": [], "task_types": [], "maximum_active_jobs": 1,
                                "maximum_execution_minutes": 60, "allow_new_dependencies": False, "allow_database_migrations": False,
                                "protected_paths": ["LICENSE"]},
@@ -202,9 +213,9 @@ class Plane:
         return 200, {"ok": True, "qualification_id": task["id"], "qualification_status": "PASSED", "passed": True,
                      "agent_status": "ACTIVE", "provisioning_stage": "READY"}, {}
 
-    def holder(self, body):
-        """The job whose live lease the body names, else 409."""
-        job = next((j for j in self.jobs.values() if j.assignment == body.get("assignment_id")), None)
+    def holder(self, body, names):
+        """The assignment whose live lease the body names, else 409."""
+        job = next((j for j in self.jobs.values() if j.names == names and j.assignment == body.get(names)), None)
         lease = job.tokens.get(body.get("lease_token")) if job else None
         if lease is None:
             self.world.violation(f"lease token that was never given: {str(body)[:300]}")
@@ -216,7 +227,7 @@ class Plane:
     def repository_credential(self, exchange, body):
         if set(body) != {"agent_id", "assignment_id", "lease_token"}:
             self.world.violation(f"credential request with {sorted(body)}")
-        job = self.holder(body)
+        job = self.holder(body, "assignment_id")
         job.credentials += 1
         if job.credential_faults and job.credential_faults.pop(0):
             raise Refusal(409, {"detail": "GitHub is temporarily unavailable."})
@@ -226,8 +237,29 @@ class Plane:
                   "permissions": {"contents": "write", "pull_requests": "write", "metadata": "read"}}
         return 200, {**answer, **job.options.get("credential", {})}, {}
 
+    def reading_credential(self, exchange, body):
+        """A verifier's credential: a new token each time, which the git host knows as one for reading."""
+        if set(body) != {"agent_id", "verification_id", "lease_token"}:
+            self.world.violation(f"credential request with {sorted(body)}")
+        job = self.holder(body, "verification_id")
+        job.credentials += 1
+        if job.credential_faults and job.credential_faults.pop(0):
+            raise Refusal(409, {"detail": "GitHub is temporarily unavailable."})
+        token = "ghs_" + secrets.token_hex(18)
+        job.repository_tokens.append(token)
+        self.world.forge.tokens[token] = job.full_name
+        answer = {"token": token, "expires_at": iso(3600), "repository": job.full_name, "write_access": False,
+                  "clone_url": f"{self.world.forge.origin}/{job.full_name}.git",
+                  "permissions": {"contents": "read", "pull_requests": "read", "metadata": "read"}}
+        return 200, {**answer, **job.credential}, {}
+
     def result(self, exchange, body):
-        job = self.holder(body)
+        return self.submitted(self.holder(body, "assignment_id"), self.judge, exchange, body)
+
+    def verdict(self, exchange, body):
+        return self.submitted(self.holder(body, "verification_id"), self.judge_report, exchange, body)
+
+    def submitted(self, job, judge, exchange, body):
         raw = exchange.body.replace(body["lease_token"].encode(), b"LEASE")
         if body["lease_token"] not in job.delivered[-2:]:  # the newest, or one that a beat is just replacing
             self.world.violation("a result under an old lease token")
@@ -241,8 +273,9 @@ class Plane:
             raise Refusal(429, {"detail": "Request was throttled."}, {"Retry-After": 2})
         if fault == "kill":  # before anything is stored
             self.world.daemon.kill()
+        if fault in ("kill", "drop before"):
             raise Dropped()
-        answer = self.judge(job, body)
+        answer = judge(job, body)
         if fault == "kill after":
             self.world.daemon.kill()
         if fault in ("drop", "kill after"):
@@ -283,6 +316,32 @@ class Plane:
         job.accepted = evidence
         job.done.set()
         return self.taken(job)
+
+    def judge_report(self, job, body):
+        def refuse(text):
+            self.world.violation(f"verdict of case {job.number} refused: {text}")
+            raise Refusal(409, {"detail": text})
+        if set(body) != {"agent_id", "verification_id", "lease_token", "report", "signature"}:
+            refuse(f"keys {sorted(body)}")
+        report = body["report"]
+        try:
+            text = canonical(report)
+        except ValueError as error:
+            self.world.violation(f"a report that can't be stored: {error}")
+            raise html(500, "Server Error") from error
+        if time.time() > job.leases[job.lease_id][0]:
+            raise Refusal(409, {"detail": "The verification lease has expired."})
+        if job.accepted:
+            if canonical(job.accepted) != text:
+                refuse("another report was accepted")
+        elif not self.check_signature(body["signature"], f"veyra-verifier-result-v1:{job.assignment}:{job.lease_id}:0x{sha256(text)}"):
+            refuse("signature")
+        elif faults := check_report(report, job):
+            refuse("; ".join(faults))
+        job.accepted = report
+        job.done.set()
+        return {"ok": True, "verification_id": job.assignment, "status": "COMPLETED", "verdict": report["verdict"],
+                "worker_assignment_id": job.worker_assignment}
 
     def taken(self, job):
         outcome = (job.accepted or {}).get("outcome", "FAILED")

@@ -71,8 +71,10 @@ def challenged(world, token, connection=None):
     assert re.fullmatch(r"runtime-[0-9a-f-]{36}", plane.runtime_id) and len(plane.public_key) == 32, answer
     assert plane.check_signature(answer["signature"], f"veyra-connect-v1:{challenge}:{plane.runtime_id}"), "the challenge's signature"
     equal((answer["challenge"], answer["protocol_version"], answer["provider_ready"]), (challenge, 1, True), f"challenge ({answer.get('provider_message')})")
-    equal(answer["capabilities"], {"role": "WORKER", "coding": True, "verification": False, "testing": True, "git": True,
-                                   "repository_access": "job-scoped-write", "job_transport": "veyra-outbound-heartbeat-v1"}, "capabilities")
+    worker = world.role == "WORKER"
+    equal(answer["capabilities"], {"role": world.role, "coding": worker, "verification": not worker, "testing": True, "git": True,
+                                   "repository_access": "job-scoped-write" if worker else "read-only",
+                                   "job_transport": "veyra-outbound-heartbeat-v1"}, "capabilities")
     equal((answer["provider"], answer["model"]), ("foreign", world.model.name), "provider and model")
     assert 0 < len(answer["runtime_version"]) <= 64 and len(answer["provider_message"]) <= 240, answer
 

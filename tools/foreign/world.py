@@ -28,6 +28,7 @@ import time
 from forge import Forge
 from model import Model
 from plane import Job, Plane
+from reviews import REVIEWS, reviewing_ends
 from scenarios import SCENARIOS, SLOW, connecting, ending, pairing, qualification, wait
 from web import Trap
 
@@ -36,7 +37,7 @@ class World:
     """Everything together: servers, one daemon, and what went wrong so far."""
 
     def __init__(self, options):
-        self.options, self.policy = options, options.policy
+        self.options, self.policy, self.role = options, options.policy, options.role
         self.root = tempfile.mkdtemp(prefix="foreign-world-")
         self.violations, self.counter = [], 0
         self.trap = Trap()
@@ -52,7 +53,7 @@ class World:
             "GITHUB_API_URL": self.forge.api, "AI_BASE_URL": self.model.base_url, "AI_MODEL": self.model.name,
             "AI_API_KEY": self.model.key, "AI_PROVIDER": "foreign", "RUNTIME_BIND_HOST": "127.0.0.1",
             "RUNTIME_PORT": str(self.port), "RUNTIME_PUBLIC_HOST": "127.0.0.1", "RUNTIME_PUBLIC_PORT": str(self.port),
-            "VEYRA_HEARTBEAT_SECONDS": "2", "VEYRA_ADMIN_ADDR": f"127.0.0.1:{self.admin}"}
+            "VEYRA_HEARTBEAT_SECONDS": "2", "VEYRA_RUNTIME_ROLE": self.role, "VEYRA_ADMIN_ADDR": f"127.0.0.1:{self.admin}"}
         if cache := os.environ.get("VEYRA_CACHE_DIR"):  # where this host keeps its images, when elsewhere
             self.env["VEYRA_CACHE_DIR"] = cache
         self.daemon = None
@@ -61,7 +62,7 @@ class World:
         self.violations.append(text)
 
     def secrets(self):
-        tokens = [t for job in self.plane.jobs.values() for t in (*job.tokens, job.repository_token)]
+        tokens = [t for job in self.plane.jobs.values() for t in job.secrets()]
         return [s for s in (self.model.key, self.plane.credential, *tokens) if s]
 
     def start(self):
@@ -114,6 +115,9 @@ class World:
         self.counter += 1
         job = Job(self.counter, self, files, script, **options)
         self.forge.seed(job.full_name, files)
+        return self.fund(job)
+
+    def fund(self, job):
         with self.plane.lock:
             self.plane.jobs[job.number] = job
         return job
@@ -153,7 +157,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--daemon", required=True, help="the built veyra-sandboxd")
     parser.add_argument("--policy", default="strict")
-    parser.add_argument("--only", default="", help="a regular expression; pairing and qualification always run")
+    parser.add_argument("--role", default="WORKER", choices=("WORKER", "VERIFIER"))
+    parser.add_argument("--only", default="", help="a regular expression; pairing, qualification and the end always run")
     parser.add_argument("--slow", action="store_true", help="also what waits for more than half a minute")
     parser.add_argument("--keep", action="store_true", help="leave the temporary directory")
     options = parser.parse_args()
@@ -162,13 +167,13 @@ def main():
     world, passed, failed = World(options), 0, 0
     try:
         world.start()
-        for name, scenario in SCENARIOS:
-            needed = scenario in (connecting, pairing, qualification, ending)
+        for name, scenario in SCENARIOS if options.role == "WORKER" else REVIEWS:
+            needed = scenario in (connecting, pairing, qualification, ending, reviewing_ends)
             if scenario in SLOW and not options.slow or not (needed or re.search(options.only, name)):
                 continue
             good = perform(world, name, scenario)
             passed, failed = passed + good, failed + (not good)
-            if not good and scenario in (pairing, qualification) or world.daemon.poll() is not None and scenario is not ending:
+            if not good and scenario in (pairing, qualification) or world.daemon.poll() is not None and scenario not in (ending, reviewing_ends):
                 print("the rest can't run:\n" + world.tail(30), file=sys.stderr)
                 break
     finally:
