@@ -283,7 +283,7 @@ func (t *throwaway) copyIn(ctx context.Context, place sandbox.Sandbox) error {
 	go func() {
 		skipped, err := treedir.Read(t.source, treestream.NewWriter(in, treestream.Options{
 			Links: true, Limits: treestream.Limits{Entries: t.policy.Limits.Inodes, Bytes: t.policy.Limits.DiskBytes},
-		}))
+		}), t.policy.Limits.Inodes)
 		for _, name := range skipped {
 			fmt.Fprintf(os.Stderr, "veyra-sandboxd: not copied (no regular file): %q\n", name)
 		}

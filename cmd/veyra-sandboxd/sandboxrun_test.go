@@ -107,9 +107,9 @@ func TestSandboxRunStreams(t *testing.T) {
 	}
 }
 
-// TestSandboxRunDirectory: DIR is copied in and stays as it is; what the command
+// TestE20SandboxRunDirectory: DIR is copied in and stays as it is; what the command
 // changed can be had.
-func TestSandboxRunDirectory(t *testing.T) {
+func TestE20SandboxRunDirectory(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "project")
 	writeFile(t, filepath.Join(dir, "calc.py"), "def add(a, b):\n    return a + b\n", 0o644)

@@ -3,9 +3,11 @@ package treedir_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -42,7 +44,11 @@ func read(t *testing.T, dir string, limits treestream.Limits) ([]byte, []string,
 	}
 	defer root.Close()
 	var out bytes.Buffer
-	skipped, err := treedir.Read(root, treestream.NewWriter(&out, treestream.Options{Links: true, Limits: limits}))
+	entries := limits.Entries
+	if entries == 0 {
+		entries = 1000
+	}
+	skipped, err := treedir.Read(root, treestream.NewWriter(&out, treestream.Options{Links: true, Limits: limits}), entries)
 	return out.Bytes(), skipped, err
 }
 
@@ -115,6 +121,116 @@ func TestE20BoundsAndLinks(t *testing.T) {
 	}
 	if _, _, err := read(t, dir, treestream.Limits{Bytes: 1 << 30}); !errors.Is(err, treestream.ErrLimit) {
 		t.Errorf("a sparse terabyte: %v", err)
+	}
+}
+
+// TestE20MountsInside: what is mounted below the directory stays out, also a
+// directory or a file of the same file system.
+func TestE20MountsInside(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("not applicable: needs root")
+	}
+	dir, outside := makeTree(t), makeTree(t)
+	for _, m := range []struct{ source, target, kind string }{
+		{outside, "bound", ""}, {filepath.Join(outside, "a.txt"), "bound.txt", ""}, {"none", "memory", "tmpfs"},
+	} {
+		target := filepath.Join(dir, m.target)
+		if filepath.Ext(target) == "" {
+			if err := os.Mkdir(target, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := os.WriteFile(target, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		flags := uintptr(0)
+		if m.kind == "" {
+			flags = unix.MS_BIND
+		}
+		if err := unix.Mount(m.source, target, m.kind, flags, ""); err != nil {
+			t.Fatalf("mounting %s: %v", m.target, err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(target, unix.MNT_DETACH) })
+	}
+	if err := os.WriteFile(filepath.Join(dir, "memory", "x"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	stream, skipped, err := read(t, dir, treestream.Limits{})
+	if err != nil || !slices.Equal(skipped, []string{"bound", "bound.txt", "memory"}) {
+		t.Errorf("skipped %q, %v", skipped, err)
+	}
+	if n := bytes.Count(stream, []byte("three")); n != 1 {
+		t.Errorf("the directory's file is in the stream %d times", n)
+	}
+}
+
+// TestE20SwapsWhileCopying exchanges a directory, or a file, with a link to one
+// outside while it is copied, over and over.
+func TestE20SwapsWhileCopying(t *testing.T) {
+	outside := t.TempDir()
+	secret := filepath.Join(outside, "x")
+	if err := os.WriteFile(secret, []byte("CANARY"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{"file": secret, "directory": outside} {
+		dir := t.TempDir()
+		inner, other := filepath.Join(dir, "d"), filepath.Join(dir, "other")
+		if name == "directory" {
+			if err := os.Mkdir(inner, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			inner = filepath.Join(inner, "x")
+		}
+		if err := errors.Join(os.WriteFile(inner, []byte("inner!"), 0o600), os.Symlink(target, other)); err != nil {
+			t.Fatal(err)
+		}
+		stop, swapped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(swapped)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					_ = unix.Renameat2(unix.AT_FDCWD, filepath.Join(dir, "d"), unix.AT_FDCWD, other, unix.RENAME_EXCHANGE)
+				}
+			}
+		}()
+		whole := 0
+		for range 3000 {
+			stream, _, err := read(t, dir, treestream.Limits{})
+			if bytes.Contains(stream, []byte("CANARY")) {
+				t.Fatalf("%s: a byte from outside was copied", name)
+			}
+			if err == nil && bytes.Contains(stream, []byte("inner!")) {
+				whole++
+			}
+		}
+		close(stop)
+		<-swapped
+		if whole == 0 {
+			t.Errorf("%s: nothing was ever copied whole: the check is blind", name)
+		}
+	}
+}
+
+// TestE20ManyNames: a directory of many names ends the copy by their number,
+// not by the memory that they take.
+func TestE20ManyNames(t *testing.T) {
+	dir := t.TempDir()
+	for i := range 5000 {
+		if err := os.WriteFile(filepath.Join(dir, strings.Repeat("n", 200)+fmt.Sprint(i)), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, _, err := read(t, dir, treestream.Limits{Entries: 10})
+	runtime.ReadMemStats(&after)
+	if !errors.Is(err, treestream.ErrLimit) {
+		t.Errorf("5,000 names at a limit of ten: %v", err)
+	}
+	if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
+		t.Errorf("%d bytes were allocated for it", used)
 	}
 }
 
