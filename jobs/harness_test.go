@@ -96,7 +96,7 @@ func startRunner(store string) (err error) {
 	if err != nil {
 		return err
 	}
-	runtime, err := oci.FindRuntime(beside, os.Getenv("PATH"))
+	runtime, err := oci.FindRuntime("runc", beside, os.Getenv("PATH"))
 	if err != nil {
 		backend.why = err.Error()
 		return nil

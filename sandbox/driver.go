@@ -87,8 +87,18 @@ type Applied struct {
 	NoNew    bool   `json:"no_new"`    // PID 1's NoNewPrivs
 	Caps     uint64 `json:"caps"`      // PID 1's bounding set
 	Own      int    `json:"own"`       // namespaces that differ from the runner's
+	Shared   string `json:"shared"`    // those of 7 that don't, sorted, by spaces
 	Overlay  bool   `json:"overlay"`   // metacopy, index, redirect_dir are off
+	// NoDevices: by the host's mounts, nothing that the sandbox may write to
+	// honours device nodes or set-id bits.
+	NoDevices bool `json:"no_devices"`
 }
+
+// GuestTasks is how many tasks of the host a gVisor sandbox may have whose
+// processes are limited to pids: two for each, and what the sentry and its file
+// server need before the first. The guest's own limit is reached before that, so
+// that a fork is refused; at the host's, gVisor ends with all that runs in it.
+func GuestTasks(pids int64) int64 { return 2*pids + 64 }
 
 // Counters are the kernel's numbers for the limits of one sandbox.
 type Counters struct {

@@ -130,7 +130,22 @@ func (s *server) hello() (h initwire.Hello, err error) {
 	s.procs.forker.do(func() { h.Forker = read("/proc/thread-self/status") })
 	dumpable, callErr := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0)
 	h.Dumpable = uint32(dumpable)
-	return h, errors.Join(err, callErr)
+	return h, errors.Join(err, callErr, hardLimits(&h))
+}
+
+// hardLimits asks for what binds init and all that it starts.
+func hardLimits(h *initwire.Hello) error {
+	for _, l := range []struct {
+		which int
+		to    *uint64
+	}{{unix.RLIMIT_NOFILE, &h.Files}, {unix.RLIMIT_CORE, &h.Core}, {unix.RLIMIT_NPROC, &h.Procs}} {
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(l.which, &limit); err != nil {
+			return fmt.Errorf("reading a limit: %w", err)
+		}
+		*l.to = limit.Max
+	}
+	return nil
 }
 
 // take obeys one frame and never blocks on a command: only so can the next

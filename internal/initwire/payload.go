@@ -88,6 +88,9 @@ type Hello struct {
 	MountInfo string
 	// Dumpable is the answer of PR_GET_DUMPABLE.
 	Dumpable uint32
+	// Files, Core and Procs are init's hard limits of open files, bytes of a
+	// core file and processes of one id: what no command can raise.
+	Files, Core, Procs uint64
 }
 
 // Encode returns the payload of the first frame.
@@ -96,13 +99,20 @@ func (h Hello) Encode() []byte {
 	for _, s := range []string{h.Status, h.Forker, h.UIDMap, h.GIDMap, h.MountInfo} {
 		b = appendString(b, s)
 	}
-	return binary.BigEndian.AppendUint32(b, h.Dumpable)
+	b = binary.BigEndian.AppendUint32(b, h.Dumpable)
+	for _, n := range []uint64{h.Files, h.Core, h.Procs} {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
+	return b
 }
 
 // DecodeHello is the inverse of Encode.
 func DecodeHello(b []byte) (Hello, error) {
 	d := decoder{rest: b}
-	h := Hello{d.string(), d.string(), d.string(), d.string(), d.string(), d.uint32()}
+	h := Hello{
+		d.string(), d.string(), d.string(), d.string(), d.string(), d.uint32(),
+		d.uint64(), d.uint64(), d.uint64(),
+	}
 	return h, d.end("hello")
 }
 
@@ -149,6 +159,11 @@ func (d *decoder) uint32() uint32 {
 	n := binary.BigEndian.Uint32(d.rest)
 	d.rest = d.rest[4:]
 	return n
+}
+
+func (d *decoder) uint64() uint64 {
+	high := d.uint32()
+	return uint64(high)<<32 | uint64(d.uint32())
 }
 
 func (d *decoder) string() string {

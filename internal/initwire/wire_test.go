@@ -81,7 +81,7 @@ func TestPayloadsArriveAsSent(t *testing.T) {
 			t.Fatalf("%v, %v, want %v", got, err, want)
 		}
 	})
-	hello := initwire.Hello{Status: "a", Forker: "b", UIDMap: "c", GIDMap: "d", MountInfo: "e", Dumpable: 2}
+	hello := initwire.Hello{Status: "a", Forker: "b", UIDMap: "c", GIDMap: "d", MountInfo: "e", Dumpable: 2, Files: 3, Core: 1 << 40, Procs: 5}
 	if got, err := initwire.DecodeHello(hello.Encode()); err != nil || got != hello {
 		t.Errorf("%v, %v", got, err)
 	}

@@ -20,7 +20,7 @@ import (
 func (g Group) Kill() (int, error) {
 	count := 0
 	for range 100 {
-		pids, err := g.members()
+		pids, err := g.Members()
 		if err != nil || len(pids) == 0 {
 			return count, err
 		}
@@ -52,13 +52,42 @@ func (g Group) Clear(ctx context.Context) (killed int, err error) {
 	return killed, fmt.Errorf("removing cgroup: %w", unix.EBUSY)
 }
 
+// End ends every process of the group and returns when the kernel has let go of
+// the last. Those that had become our children are reaped.
+func (g Group) End(ctx context.Context) error {
+	pids, err := g.Members()
+	if err != nil {
+		return err
+	}
+	if _, err := g.Kill(); err != nil {
+		return err
+	}
+	if err := g.WaitEmpty(ctx); err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		Reap(pid)
+	}
+	return nil
+}
+
+// Reap waits for the end of a process, if it is our child.
+func Reap(pid int) {
+	for {
+		_, err := unix.Wait4(pid, nil, 0, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
 func (g Group) killOne(pid int) bool {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return false
 	}
 	defer unix.Close(fd)
-	again, err := g.members()
+	again, err := g.Members()
 	if err != nil {
 		return false
 	}
@@ -70,8 +99,8 @@ func (g Group) killOne(pid int) bool {
 	return false
 }
 
-// members lists the processes of the group in all trees.
-func (g Group) members() ([]int, error) {
+// Members lists the processes of the group in all trees.
+func (g Group) Members() ([]int, error) {
 	seen := map[int]bool{}
 	var pids []int
 	for _, h := range g.All.Trees {

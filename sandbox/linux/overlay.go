@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -72,12 +73,12 @@ func mountFrom(dir, target, data string) error {
 // refer elsewhere. mountinfo prints what differs from the module's defaults
 // only, so those are read too.
 func OverlayIsPlain(target string) (bool, error) {
-	infos, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(target))
-	if err != nil || len(infos) == 0 {
-		return false, fmt.Errorf("reading overlay back: %w", orMissing(err))
+	info, err := mountAt(target)
+	if err != nil {
+		return false, err
 	}
 	set := map[string]string{}
-	for _, option := range strings.Split(infos[0].VFSOptions, ",") {
+	for _, option := range strings.Split(info.VFSOptions, ",") {
 		name, value, _ := strings.Cut(option, "=")
 		set[name] = value
 	}
@@ -95,6 +96,30 @@ func OverlayIsPlain(target string) (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// HoldNoDevices says whether each mount refuses device nodes and set-id bits, as
+// the host's kernel has it.
+func HoldNoDevices(targets ...string) (bool, error) {
+	for _, target := range targets {
+		info, err := mountAt(target)
+		if err != nil {
+			return false, err
+		}
+		options := strings.Split(info.Options, ",")
+		if !slices.Contains(options, "nodev") || !slices.Contains(options, "nosuid") {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func mountAt(target string) (*mountinfo.Info, error) {
+	infos, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(target))
+	if err != nil || len(infos) == 0 {
+		return nil, fmt.Errorf("reading a mount back: %w", orMissing(err))
+	}
+	return infos[0], nil
 }
 
 func isOff(value string) bool {

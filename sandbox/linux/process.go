@@ -28,7 +28,7 @@ func ReadProcess(pid int, a *sandbox.Applied) error {
 	if a.Caps, err = strconv.ParseUint(fields["CapBnd"], 16, 64); err != nil {
 		return fmt.Errorf("reading capabilities of PID 1: %w", err)
 	}
-	a.Own = ownNamespaces(proc)
+	a.Own, a.Shared = ownNamespaces(proc)
 	if err := readRlimits(pid, a); err != nil {
 		return err
 	}
@@ -36,6 +36,24 @@ func ReadProcess(pid int, a *sandbox.Applied) error {
 		return err
 	}
 	return readMap(proc+"/uid_map", a)
+}
+
+// IsolationOf looks at the program that the host runs as PID 1: a guest's kernel
+// is the runtime itself, whatever else is a process of the host's kernel behind
+// its seccomp filter.
+func IsolationOf(pid int, runtime string) (sandbox.Isolation, error) {
+	program, err := os.Stat("/proc/" + strconv.Itoa(pid) + "/exe")
+	if err != nil {
+		return "", fmt.Errorf("looking at the program of PID 1: %w", err)
+	}
+	file, err := os.Stat(runtime)
+	if err != nil {
+		return "", fmt.Errorf("looking at the runtime: %w", err)
+	}
+	if os.SameFile(program, file) {
+		return sandbox.IsolationGVisor, nil
+	}
+	return sandbox.IsolationUserns, nil
 }
 
 func readRlimits(pid int, a *sandbox.Applied) error {
@@ -78,17 +96,20 @@ func statusFields(text string) map[string]string {
 	return fields
 }
 
-// ownNamespaces counts the namespaces that a process does not share with us.
-func ownNamespaces(proc string) int {
-	n := 0
-	for _, name := range []string{"user", "pid", "mnt", "net", "ipc", "uts", "cgroup"} {
+// ownNamespaces counts the namespaces that a process does not share with us, and
+// names the others. One that can't be compared counts as shared.
+func ownNamespaces(proc string) (own int, shared string) {
+	var names []string
+	for _, name := range []string{"cgroup", "ipc", "mnt", "net", "pid", "user", "uts"} {
 		theirs, err := os.Readlink(proc + "/ns/" + name)
 		ours, err2 := os.Readlink("/proc/self/ns/" + name)
 		if err == nil && err2 == nil && theirs != ours {
-			n++
+			own++
+			continue
 		}
+		names = append(names, name)
 	}
-	return n
+	return own, strings.Join(names, " ")
 }
 
 func readMap(path string, a *sandbox.Applied) error {

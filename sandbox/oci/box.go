@@ -88,7 +88,7 @@ func (b *box) describe(spec sandbox.Spec) error {
 	return writeBundle(b.dir, bundle(plan{
 		rootfs: b.rootfs(), cgroup: b.group.Path,
 		first: b.job.ids.first, limits: spec.Limits, cpus: cpus(spec.Limits),
-		swap: d.cgroups.SwapAccounting(), seccomp: filter,
+		swap: d.cgroups.SwapAccounting(), seccomp: filter, guest: d.runtime.guest,
 	}))
 }
 
@@ -115,6 +115,24 @@ func (b *box) launch(ctx context.Context) error {
 		_, _ = p.Wait() // ends with the process, which Close kills
 		close(ended)
 	}(b.process, b.ended)
+	return b.adopt(pid)
+}
+
+// adopt reaps what the runtime left running beside PID 1, gVisor's file server,
+// whenever that ends: it is our child since its parent has ended.
+func (b *box) adopt(first int) error {
+	if !b.job.driver.runtime.guest {
+		return nil
+	}
+	pids, err := b.group.Members()
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if pid != first {
+			go linux.Reap(pid) // ends with the sandbox, or at once: no child of ours
+		}
+	}
 	return nil
 }
 
@@ -141,9 +159,10 @@ func (b *box) Pipes() sandbox.Pipes {
 	return p
 }
 
-// end kills PID 1, and with it its whole pid namespace, and returns when the
-// kernel has let go of every process. The end of PID 1's output is no sign of
-// that: it comes one or two milliseconds earlier.
+// end kills PID 1, and with it its whole pid namespace, then what the runtime
+// keeps beside it or a failed start has left, and returns when the kernel has let
+// go of every process. The end of PID 1's output is no sign of that: it comes one
+// or two milliseconds earlier.
 func (b *box) end(ctx context.Context) error {
 	if b.process != nil {
 		if err := b.process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -154,19 +173,11 @@ func (b *box) end(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-	} else if err := b.killGroup(); err != nil {
-		return err
 	}
-	return b.group.WaitEmpty(ctx)
-}
-
-// killGroup ends what a start that failed in the middle may have left.
-func (b *box) killGroup() error {
 	if b.group.All == nil {
-		return nil
+		return nil // nothing was built
 	}
-	_, err := b.group.Kill()
-	return err
+	return b.group.End(ctx)
 }
 
 // unmountRoot takes the overlay away; afterwards nothing but us can reach the

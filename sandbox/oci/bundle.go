@@ -47,6 +47,7 @@ type plan struct {
 	cpus    int  // whole CPUs; never 0
 	swap    bool // the kernel accounts for swap
 	seccomp *specs.LinuxSeccomp
+	guest   bool // the runtime brings its own kernel
 }
 
 // bundle writes down one container. Every bundle has a fresh /dev, no terminal,
@@ -86,7 +87,7 @@ func namespaces() []specs.LinuxNamespace {
 
 func process(p plan) *specs.Process {
 	score := max(0, ownScore())
-	return &specs.Process{
+	process := &specs.Process{
 		User: specs.User{}, Args: []string{sandbox.InitPath}, Env: []string{}, Cwd: "/",
 		Capabilities:    &specs.LinuxCapabilities{Bounding: initCaps, Effective: initCaps, Permitted: initCaps},
 		NoNewPrivileges: true, OOMScoreAdj: &score,
@@ -95,6 +96,13 @@ func process(p plan) *specs.Process {
 			rlimit("RLIMIT_CORE", unix.RLIMIT_CORE, uint64(p.limits.CoreBytes)),
 		},
 	}
+	if p.guest {
+		// On the host's kernel this would count the processes of all sandboxes
+		// that share the range; in a guest it refuses a fork, where the host's
+		// limit would end everything.
+		process.Rlimits = append(process.Rlimits, rlimit("RLIMIT_NPROC", unix.RLIMIT_NPROC, uint64(p.limits.PIDs)))
+	}
+	return process
 }
 
 // ownScore is the lowest oom_score_adj that may be given without a capability.
@@ -123,11 +131,15 @@ func resources(p plan) *specs.LinuxResources {
 	}
 	period := uint64(100_000)
 	quota := int64(p.cpus) * int64(period)
+	tasks := p.limits.PIDs
+	if p.guest {
+		tasks = sandbox.GuestTasks(tasks)
+	}
 	return &specs.LinuxResources{
 		Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}},
 		Memory:  memory,
 		CPU:     &specs.LinuxCPU{Quota: &quota, Period: &period},
-		Pids:    &specs.LinuxPids{Limit: &p.limits.PIDs},
+		Pids:    &specs.LinuxPids{Limit: &tasks},
 	}
 }
 

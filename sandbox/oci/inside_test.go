@@ -21,7 +21,7 @@ func TestA06BundleProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		spec := bundle(plan{
 			rootfs: "/stage/b/s1/rootfs", cgroup: "veyra-x/s1", first: firstRange, cpus: rapid.IntRange(1, 64).Draw(t, "cpus"),
-			swap: rapid.Bool().Draw(t, "swap"),
+			swap: rapid.Bool().Draw(t, "swap"), guest: rapid.Bool().Draw(t, "guest"),
 			limits: policies.Limits{
 				MemoryBytes: rapid.Int64Range(1, 1<<50).Draw(t, "memory"), PIDs: rapid.Int64Range(1, 1<<20).Draw(t, "pids"),
 				ShmBytes: rapid.Int64Range(1, 1<<40).Draw(t, "shm"), OpenFiles: rapid.Int64Range(1, 1<<20).Draw(t, "files"),
@@ -113,20 +113,20 @@ func TestRuntimeBesideTheExecutableComesFirst(t *testing.T) {
 		}
 	}
 	executable, search := filepath.Join(dir, "daemon"), filepath.Join(dir, "path")
-	if got, err := FindRuntime(executable, search); err != nil || got != filepath.Join(dir, "bin", "runc") {
+	if got, err := FindRuntime("runc", executable, search); err != nil || got != filepath.Join(dir, "bin", "runc") {
 		t.Errorf("found %q, %v", got, err)
 	}
 	installed := filepath.Join(dir, "installed")
-	if got, err := FindRuntime(installed+"/bin/veyra-sandboxd", search); err != nil || got != installed+"/libexec/veyra-sandboxd/runc" {
+	if got, err := FindRuntime("runc", installed+"/bin/veyra-sandboxd", search); err != nil || got != installed+"/libexec/veyra-sandboxd/runc" {
 		t.Errorf("what make install has put there: found %q, %v", got, err)
 	}
 	if err := os.Chown(filepath.Join(dir, "bin", "runc"), 1000, 1000); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := FindRuntime(executable, search); !errors.Is(err, ErrRuntime) {
+	if got, err := FindRuntime("runc", executable, search); !errors.Is(err, ErrRuntime) {
 		t.Errorf("a runtime of uid 1000 was taken, or passed over for %q: %v", got, err)
 	}
-	if _, err := FindRuntime("/nowhere/daemon", "relative:"); !errors.Is(err, ErrRuntime) {
+	if _, err := FindRuntime("runc", "/nowhere/daemon", "relative:"); !errors.Is(err, ErrRuntime) {
 		t.Errorf("nothing to find: %v", err)
 	}
 }

@@ -61,13 +61,19 @@ var _ sandbox.Driver = (*Driver)(nil)
 // New prepares the stage. It starts nothing.
 func New(config Config) (*Driver, error) {
 	d := &Driver{config: config, jobs: map[sandbox.JobID]*job{}}
-	d.runtime = ociRuntime{path: config.Runtime, state: filepath.Join(config.Stage, "r")}
+	kind, err := flavorOf(config.Runtime)
+	if err != nil {
+		return nil, err
+	}
+	d.runtime = ociRuntime{flavor: kind, path: config.Runtime, state: filepath.Join(config.Stage, "r")}
+	if err := kind.settle(); err != nil {
+		return nil, err
+	}
 	for _, name := range []string{"b", "d", "i", "o", "r"} {
 		if err := os.Mkdir(filepath.Join(config.Stage, name), 0o755); err != nil {
 			return nil, fmt.Errorf("preparing the stage: %w", err)
 		}
 	}
-	var err error
 	if d.cgroups, err = linux.FindCgroups(); err != nil {
 		return nil, err
 	}

@@ -40,22 +40,29 @@ func TestMain(m *testing.M) {
 // initDir is where the tests' veyra-init was built, once it was.
 var initDir string
 
-func TestContractOnRunc(t *testing.T) {
+func TestContractOnRunc(t *testing.T) { contractOn(t, "runc") }
+
+func contractOn(t *testing.T, runtime string) {
 	sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host {
-		return startHost(t, "test-suite")
+		return startHost(t, "test-"+runtime, runtime)
 	})
 }
 
+// classes of the runtimes.
+var classes = map[string]sandboxtest.Class{
+	"runc": sandboxtest.Kernel, "crun": sandboxtest.Kernel, "runsc": sandboxtest.GVisor,
+}
+
 // startHost starts a runner and tells the suite how to look at it.
-func startHost(t testing.TB, instance string) sandboxtest.Host {
-	config := config(t, instance)
+func startHost(t testing.TB, instance, runtime string) sandboxtest.Host {
+	config := configOf(t, instance, runtime)
 	c := start(t, config)
 	policy, err := policies.Load(config.Policy)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return sandboxtest.Host{
-		Name: "oci/runc", Class: sandboxtest.Kernel,
+		Name: "oci/" + runtime, Class: classes[runtime],
 		Backend: c, Limits: policy.Limits, Image: pythonImage(t, config.Images),
 		Inside: func() []int { return children(t, c.Pid()) },
 		Left:   func() []string { return left(t, c.Pid(), instance) },
@@ -76,14 +83,20 @@ func start(t testing.TB, config runner.Config) *runner.Client {
 	return c
 }
 
+// config is for what doesn't depend on the runtime: the fastest.
 func config(t testing.TB, instance string) runner.Config {
+	t.Helper()
+	return configOf(t, instance, "runc")
+}
+
+func configOf(t testing.TB, instance, runtime string) runner.Config {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("not applicable: needs root")
 	}
 	return runner.Config{
 		Instance: instance, Policy: "strict", Disks: t.TempDir(), Images: imageStore(),
-		Runtime: runcProgram(t), Init: initProgram(t), Stderr: os.Stderr,
+		Runtime: program(t, runtime), Init: initProgram(t), Stderr: os.Stderr,
 	}
 }
 
@@ -121,9 +134,9 @@ func repository(t testing.TB) string {
 	return filepath.Join(dir, "..", "..")
 }
 
-func runcProgram(t testing.TB) string {
+func program(t testing.TB, runtime string) string {
 	t.Helper()
-	path, err := oci.FindRuntime(filepath.Join(repository(t), "executable"), os.Getenv("PATH"))
+	path, err := oci.FindRuntime(runtime, filepath.Join(repository(t), "executable"), os.Getenv("PATH"))
 	if err != nil {
 		t.Skipf("not applicable: %v", err)
 	}

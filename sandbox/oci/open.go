@@ -56,7 +56,7 @@ func ownRuntime() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("finding own program: %w", err)
 	}
-	return FindRuntime(own, os.Getenv("PATH"))
+	return FindRuntime("runc", own, os.Getenv("PATH"))
 }
 
 // openStore returns nil where there is no store: the runner must not make one.
@@ -76,7 +76,7 @@ func (d *Driver) Facts(ctx context.Context) (sandbox.Report, error) {
 	if err != nil {
 		return sandbox.Report{}, startError("probing the runtime", err)
 	}
-	r := sandbox.Report{Backend: "oci", Runtime: "runc", Version: version, Path: d.runtime.path, Isolation: sandbox.IsolationUserns}
+	r := sandbox.Report{Backend: "oci", Runtime: d.runtime.name, Version: version, Path: d.runtime.path, Isolation: d.runtime.isolation}
 	for _, controller := range []string{"memory", "pids", "cpu"} {
 		h, ok := d.cgroups.With(controller)
 		c := sandbox.Control{Name: "cgroup_" + controller, Enforced: ok, Seen: version2(h)}

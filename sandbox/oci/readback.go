@@ -9,6 +9,10 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
+// errIsolation is in the chain when a runtime did not bring what holds its
+// sandboxes.
+var errIsolation = errors.New("the runtime has another isolation")
+
 // Applied reads every control back from the host's side.
 func (b *box) Applied(ctx context.Context) (sandbox.Applied, error) {
 	b.mu.Lock()
@@ -19,12 +23,24 @@ func (b *box) Applied(ctx context.Context) (sandbox.Applied, error) {
 	if b.done || b.closed || b.process == nil {
 		return sandbox.Applied{}, &sandbox.Error{Kind: sandbox.KindRefused, Op: "reading a sandbox back: it has ended"}
 	}
-	a := sandbox.Applied{Isolation: sandbox.IsolationUserns}
-	err := errors.Join(b.applyCgroup(&a), b.applyDisk(&a), linux.ReadProcess(b.process.Pid, &a))
+	var a sandbox.Applied
+	err := errors.Join(b.applyIsolation(&a), b.applyCgroup(&a), b.applyDisk(&a), linux.ReadProcess(b.process.Pid, &a))
 	if err != nil {
 		return sandbox.Applied{}, startError("reading a sandbox back", err)
 	}
 	return a, nil
+}
+
+// applyIsolation wants what the runtime is there for.
+func (b *box) applyIsolation(a *sandbox.Applied) (err error) {
+	runtime := b.job.driver.runtime
+	if a.Isolation, err = linux.IsolationOf(b.process.Pid, runtime.path); err != nil {
+		return err
+	}
+	if a.Isolation != runtime.isolation {
+		return fmt.Errorf("%s, but this sandbox is held by %s: %w", runtime.name, a.Isolation, errIsolation)
+	}
+	return nil
 }
 
 func (b *box) applyCgroup(a *sandbox.Applied) error {
@@ -42,7 +58,10 @@ func (b *box) applyDisk(a *sandbox.Applied) error {
 		return err
 	}
 	a.Disk, a.Inodes = quota.Bytes, quota.Inodes
-	a.Overlay, err = linux.OverlayIsPlain(b.rootfs())
+	if a.Overlay, err = linux.OverlayIsPlain(b.rootfs()); err != nil {
+		return err
+	}
+	a.NoDevices, err = linux.HoldNoDevices(b.rootfs(), b.disk.Path)
 	return err
 }
 

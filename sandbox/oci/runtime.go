@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -23,21 +22,22 @@ import (
 // ErrRuntime is in the chain when no usable OCI runtime was found.
 var ErrRuntime = errors.New("no usable OCI runtime")
 
-// FindRuntime returns the path of runc: in the directory bin beside the
-// executable, beside it, or where make install puts it, then along path (a list
-// as in PATH). A file that anybody but root could replace is refused rather than
-// skipped, because a weaker one further on would hide the mistake.
-func FindRuntime(executable, path string) (string, error) {
+// FindRuntime returns the path of a runtime that Runtimes names: in the
+// directory bin beside the executable, beside it, or where make install puts it,
+// then along path (a list as in PATH). A file that anybody but root could replace
+// is refused rather than skipped, because a weaker one further on would hide the
+// mistake.
+func FindRuntime(name, executable, path string) (string, error) {
 	beside := filepath.Dir(executable)
 	dirs := []string{filepath.Join(beside, "bin"), beside, filepath.Join(beside, "..", "libexec", "veyra-sandboxd")}
 	for _, dir := range append(dirs, filepath.SplitList(path)...) {
-		candidate := filepath.Join(dir, "runc")
+		candidate := filepath.Join(dir, name)
 		if !filepath.IsAbs(candidate) || !linux.IsFile(candidate) {
 			continue
 		}
 		return candidate, checkRuntime(candidate)
 	}
-	return "", fmt.Errorf("looking for runc: %w; install it or run make setup", ErrRuntime)
+	return "", fmt.Errorf("looking for %s: %w; install it or run make setup", name, ErrRuntime)
 }
 
 // checkRuntime wants a file that only root may change. The directories above
@@ -62,9 +62,9 @@ func checkRuntime(path string) error {
 	}
 }
 
-// ociRuntime runs runc. Flags differ between runtimes, so this file is all
-// that knows them.
+// ociRuntime runs one runtime. What differs between them is its flavor's.
 type ociRuntime struct {
+	flavor
 	path  string
 	state string // its --root, on the runner's tmpfs
 }
@@ -72,7 +72,7 @@ type ociRuntime struct {
 // startTime bounds a start; a runtime that hangs is killed (attack case J08).
 const startTime = 20 * time.Second
 
-// version returns the first line of --version.
+// version asks the program which one it is.
 func (r ociRuntime) version(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
@@ -82,8 +82,7 @@ func (r ociRuntime) version(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("asking the runtime for its version: %w", err)
 	}
-	line, _, _ := strings.Cut(string(out), "\n")
-	return strings.TrimSpace(strings.TrimPrefix(line, "runc version ")), nil
+	return r.parseVersion(string(out))
 }
 
 // stdio are the ends of the pipes that PID 1 gets.
@@ -95,8 +94,9 @@ func (r ociRuntime) run(ctx context.Context, bundle, id string, pipes stdio) (in
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	pidFile, logFile := filepath.Join(bundle, "pid"), filepath.Join(bundle, "log")
-	cmd := exec.CommandContext(ctx, r.path, "--root", r.state, "--log", logFile,
-		"--log-format", "json", "run", "--detach", "--pid-file", pidFile, "--bundle", bundle, id)
+	args := append([]string{"--root", r.state, "--log", logFile, "--log-format", "json"}, r.flags...)
+	args = append(args, "run", "--detach", "--pid-file", pidFile, "--bundle", bundle, id)
+	cmd := exec.CommandContext(ctx, r.path, args...)
 	cmd.Env, cmd.Dir = []string{}, bundle
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = pipes.in, pipes.out, pipes.err
 	// It dies with us, or it would go on to make cgroups that nobody sweeps.

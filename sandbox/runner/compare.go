@@ -55,6 +55,9 @@ func controls(spec sandbox.Spec, r Ready, a sandbox.Applied) []control {
 	case sandbox.IsolationUserns:
 		return slices.Concat([]control{known}, limitControls(spec, a), identityControls(r, a), mountControls(r, a),
 			[]control{shmControl(spec, r.Mounts)})
+	case sandbox.IsolationGVisor:
+		return slices.Concat([]control{known}, guestLimits(spec, r, a), guestIdentity(r, a), guestMounts(r, a),
+			[]control{shmControl(spec, r.Mounts)})
 	}
 	return []control{{"isolation", false, fmt.Sprintf("%q is not known", a.Isolation)}}
 }
@@ -101,32 +104,48 @@ func identityControls(r Ready, a sandbox.Applied) []control {
 	mapped := func(m []IDMap) bool {
 		return len(m) == 1 && m[0] == IDMap{Inside: 0, Outside: int64(a.FirstID), Count: int64(a.IDs)}
 	}
-	forker := r.Forker
 	return []control{
 		{
 			"user_namespace", a.FirstID > 0 && a.IDs == 65_536 && mapped(r.UIDMap) && mapped(r.GIDMap),
 			fmt.Sprintf("ids %d+%d, inside %v %v", a.FirstID, a.IDs, r.UIDMap, r.GIDMap),
 		},
 		{"namespaces", a.Own == 7, fmt.Sprintf("%d of 7 are its own", a.Own)},
+		initCapabilities(r, a.Caps),
+		commandCapabilities(r),
+		noNewPrivs(r, a),
 		{
-			"init_capabilities", r.Init.Effective == initMask && r.Init.Permitted == initMask && r.Init.Bounding == initMask &&
-				a.Caps == initMask && r.Init.Inheritable|r.Init.Ambient == 0,
-			fmt.Sprintf("effective %#x, bounding %#x, by the host %#x", r.Init.Effective, r.Init.Bounding, a.Caps),
+			"seccomp", r.Forker.Seccomp == 2 && r.Init.Seccomp == 2 && a.Seccomp == 2,
+			fmt.Sprintf("mode %d, by the host %d", r.Forker.Seccomp, a.Seccomp),
 		},
-		{
-			"command_capabilities", forker.Bounding|forker.Inheritable|forker.Ambient == 0,
-			fmt.Sprintf("bounding set %#x", forker.Bounding),
-		},
-		{
-			"no_new_privs", forker.NoNewPrivs == 1 && r.Init.NoNewPrivs == 1 && a.NoNew,
-			fmt.Sprintf("init %d, commands %d", r.Init.NoNewPrivs, forker.NoNewPrivs),
-		},
-		{
-			"seccomp", forker.Seccomp == 2 && r.Init.Seccomp == 2 && a.Seccomp == 2,
-			fmt.Sprintf("mode %d, by the host %d", forker.Seccomp, a.Seccomp),
-		},
-		{"init_hidden", r.Dumpable == 0, fmt.Sprintf("dumpable %d", r.Dumpable)},
+		initHidden(r),
 	}
+}
+
+// initCapabilities compares PID 1's sets with the four that it keeps; host is
+// its bounding set by the host, where the host can tell.
+func initCapabilities(r Ready, host uint64) control {
+	i := r.Init
+	return control{
+		"init_capabilities", i.Effective == initMask && i.Permitted == initMask && i.Bounding == initMask &&
+			host == initMask && i.Inheritable|i.Ambient == 0,
+		fmt.Sprintf("effective %#x, bounding %#x, by the host %#x", i.Effective, i.Bounding, host),
+	}
+}
+
+func commandCapabilities(r Ready) control {
+	f := r.Forker
+	return control{"command_capabilities", f.Bounding|f.Inheritable|f.Ambient == 0, fmt.Sprintf("bounding set %#x", f.Bounding)}
+}
+
+func noNewPrivs(r Ready, a sandbox.Applied) control {
+	return control{
+		"no_new_privs", r.Forker.NoNewPrivs == 1 && r.Init.NoNewPrivs == 1 && a.NoNew,
+		fmt.Sprintf("init %d, commands %d, by the host %t", r.Init.NoNewPrivs, r.Forker.NoNewPrivs, a.NoNew),
+	}
+}
+
+func initHidden(r Ready) control {
+	return control{"init_hidden", r.Dumpable == 0, fmt.Sprintf("dumpable %d", r.Dumpable)}
 }
 
 // exempt are writable mounts that need device nodes: the root's terminals.
@@ -139,17 +158,26 @@ var nodes = map[string]bool{
 }
 
 func mountControls(r Ready, a sandbox.Applied) []control {
-	loose, root := looseMounts(r.Mounts), false
+	loose := looseMounts(r.Mounts)
+	return []control{
+		rootReadOnly(r),
+		{"mounts", len(loose) == 0, fmt.Sprintf("writable with set-id or devices: %v", loose)},
+		overlayPlain(a),
+	}
+}
+
+func rootReadOnly(r Ready) control {
+	root := false
 	for _, m := range r.Mounts {
 		if m.Path == "/" {
 			root = !m.Writable()
 		}
 	}
-	return []control{
-		{"root_read_only", root, fmt.Sprintf("read-only: %t", root)},
-		{"mounts", len(loose) == 0, fmt.Sprintf("writable with set-id or devices: %v", loose)},
-		{"overlay", a.Overlay, fmt.Sprintf("metacopy, index, redirect_dir off: %t", a.Overlay)},
-	}
+	return control{"root_read_only", root, fmt.Sprintf("read-only: %t", root)}
+}
+
+func overlayPlain(a sandbox.Applied) control {
+	return control{"overlay", a.Overlay, fmt.Sprintf("metacopy, index, redirect_dir off: %t", a.Overlay)}
 }
 
 // looseMounts lists writable mounts that honour set-id bits or device nodes.

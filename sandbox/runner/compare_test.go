@@ -40,11 +40,7 @@ func seen(t testing.TB) (sandbox.Spec, Ready, sandbox.Applied) {
 // TestEveryControlCanFail changes one thing at a time: exactly its control must
 // say so, and the sandbox must not be used.
 func TestEveryControlCanFail(t *testing.T) {
-	spec, ready, applied := seen(t)
-	if err := compare(strictPolicy(t), spec, ready, applied); err != nil {
-		t.Fatalf("a good sandbox: %v", err)
-	}
-	for name, changes := range map[string][]func(*Ready, *sandbox.Applied){
+	eachCanFail(t, seen, map[string][]func(*Ready, *sandbox.Applied){
 		"isolation": {
 			func(_ *Ready, a *sandbox.Applied) { a.Isolation = "" },
 			func(_ *Ready, a *sandbox.Applied) { a.Isolation = "none" },
@@ -80,7 +76,22 @@ func TestEveryControlCanFail(t *testing.T) {
 			func(r *Ready, _ *sandbox.Applied) { r.Mounts[2].Super = []string{"rw"} },
 			func(r *Ready, _ *sandbox.Applied) { r.Mounts[2].Super = []string{"rw", "size=65540k"} },
 		},
-	} {
+	})
+}
+
+// eachCanFail begins with a good sandbox each time.
+func eachCanFail(t *testing.T, seen func(testing.TB) (sandbox.Spec, Ready, sandbox.Applied), all map[string][]func(*Ready, *sandbox.Applied)) {
+	t.Helper()
+	spec, ready, applied := seen(t)
+	if err := compare(strictPolicy(t), spec, ready, applied); err != nil {
+		t.Fatalf("a good sandbox: %v", err)
+	}
+	for _, name := range failable(spec, ready, applied) {
+		if all[name] == nil {
+			t.Errorf("nothing shows that %s can fail", name)
+		}
+	}
+	for name, changes := range all {
 		for i, change := range changes {
 			spec, ready, applied := seen(t)
 			change(&ready, &applied)
@@ -126,6 +137,14 @@ func TestOnlyAKnownLackIsWaived(t *testing.T) {
 	if err := compare(without, spec, ready, applied); sandbox.KindOf(err) != sandbox.KindStart {
 		t.Errorf("a policy that goes without seccomp: %v", err)
 	}
+}
+
+func failable(spec sandbox.Spec, ready Ready, applied sandbox.Applied) []string {
+	var names []string
+	for _, c := range controls(spec, ready, applied) {
+		names = append(names, c.name)
+	}
+	return names
 }
 
 func strictPolicy(t testing.TB) policies.Policy {

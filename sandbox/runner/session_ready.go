@@ -2,6 +2,7 @@ package runner
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -22,6 +23,9 @@ type Ready struct {
 	Mounts []Mount
 	// Dumpable is PR_GET_DUMPABLE of init; 0 keeps its /proc files shut.
 	Dumpable int
+	// Files, Core (bytes) and Procs are init's hard limits; a number that does
+	// not fit stands for none.
+	Files, Core, Procs int64
 }
 
 // Status is the part of /proc/<pid>/status that tells of rights.
@@ -75,9 +79,13 @@ func parseHello(f initwire.Frame) (Ready, error) {
 		Init: p.status(h.Status), Forker: p.status(h.Forker),
 		UIDMap: p.idMap(h.UIDMap), GIDMap: p.idMap(h.GIDMap),
 		Mounts: p.mounts(h.MountInfo), Dumpable: int(h.Dumpable),
+		Files: clamp(h.Files), Core: clamp(h.Core), Procs: clamp(h.Procs),
 	}
 	return r, p.err
 }
+
+// clamp keeps "unlimited" from becoming a negative number.
+func clamp(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
 // parser keeps its first error, so that a missing line can't pass for a zero.
 type parser struct{ err error }
