@@ -196,6 +196,13 @@ func TestLoadReadsAnOwnersFile(t *testing.T) {
 	if _, err := policies.Load(file); !errors.Is(err, ownfile.ErrForeign) {
 		t.Errorf("a file that its group may change: %v", err)
 	}
+	if err := os.WriteFile(file, []byte("extends: standard\n"), 0o664); err != nil {
+		t.Fatal(err)
+	}
+	var all *policies.FileError
+	if _, err := policies.CheckFile(file); !errors.As(err, &all) || len(all.Problems) != 2 {
+		t.Errorf("checking it: %v", err)
+	}
 }
 
 // FuzzParseOwner: whatever the text, it is a policy that can be enforced or a

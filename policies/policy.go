@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/durable"
 	"github.com/veyra-labs/veyra-sandboxd/internal/ownfile"
 )
 
@@ -128,6 +129,30 @@ func Load(nameOrFile string) (Policy, error) {
 		return Policy{}, fmt.Errorf("policy file %s: %w", nameOrFile, err)
 	}
 	return p, nil
+}
+
+// CheckFile is Load for a file whose owner wants to know everything that is
+// wrong with it: that others may change it stands among the problems of a
+// *FileError. Other errors are the file system's.
+func CheckFile(path string) (Policy, error) {
+	resolved, foreign := ownfile.Check(path)
+	if foreign != nil && !errors.Is(foreign, ownfile.ErrForeign) {
+		return Policy{}, fmt.Errorf("policy file: %w", foreign)
+	}
+	text, err := durable.ReadFile(resolved, maxPolicyBytes)
+	if err != nil {
+		return Policy{}, fmt.Errorf("policy file: %w", err)
+	}
+	p, err := ParseOwner(text)
+	if foreign == nil {
+		return p, err
+	}
+	all := &FileError{Problems: []Problem{{Text: foreign.Error()}}}
+	var more *FileError
+	if errors.As(err, &more) {
+		all.Problems = append(all.Problems, more.Problems...)
+	}
+	return Policy{}, all
 }
 
 // YAML returns the text of the policy's file, comments included.

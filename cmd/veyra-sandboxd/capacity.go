@@ -10,37 +10,37 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
-// scaledPolicy loads a policy and scales it down to what this host can give
-// one sandbox, with disks in dir. Half of what is free above the floor goes to
-// one sandbox, since a job books two.
-func scaledPolicy(name, dir string, floor int64) (policies.Policy, error) {
-	capacity, err := hostCapacity(dir, floor)
+// scaledPolicy is the chosen policy scaled down to what this host can give one
+// sandbox, with disks in dir. Half of what is free above the floor goes to one
+// sandbox, since a job books two.
+func scaledPolicy(s *Settings, dir string) (policies.Policy, error) {
+	capacity, err := hostCapacity(dir, int64(s.Keep.DiskFloor))
 	if err != nil {
 		return policies.Policy{}, err
 	}
-	return scaledTo(name, capacity)
+	return scaledTo(s, capacity)
 }
 
 // daemonPolicy is scaledPolicy for the daemon: too little disk does not keep it
 // from starting, since finished results want delivering and beats want sending.
 // It takes no work until there is room (sayDisk).
-func daemonPolicy(name, dir string, floor int64) (policies.Policy, error) {
-	capacity, err := hostCapacity(dir, floor)
+func daemonPolicy(s *Settings, dir string) (policies.Policy, error) {
+	capacity, err := hostCapacity(dir, int64(s.Keep.DiskFloor))
 	if err != nil {
 		return policies.Policy{}, err
 	}
 	capacity.DiskBytes = max(capacity.DiskBytes, policies.MinDiskBytes)
-	return scaledTo(name, capacity)
+	return scaledTo(s, capacity)
 }
 
-func scaledTo(name string, capacity policies.Capacity) (policies.Policy, error) {
-	policy, err := policies.Load(name)
+func scaledTo(s *Settings, capacity policies.Capacity) (policies.Policy, error) {
+	policy, err := s.readPolicy()
 	if err != nil {
-		return policy, fmt.Errorf("%w: %w", errSettings, err)
+		return policy, err
 	}
 	scaled, err := policy.Scaled(capacity)
 	if err != nil {
-		return policy, withCode(exitHost, "this host is too small for the policy %s: %w", name, err)
+		return policy, withCode(exitHost, "this host is too small for the policy %s: %w", policy.Name, err)
 	}
 	return scaled, nil
 }

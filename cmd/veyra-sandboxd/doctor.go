@@ -64,7 +64,7 @@ func probeHost(ctx context.Context, s *Settings, d *diagnosis) (sandbox.Report, 
 	if err := os.MkdirAll(disks, 0o700); err != nil {
 		return sandbox.Report{}, err
 	}
-	policy, err := scaledPolicy(s.Policy, disks, int64(s.Keep.DiskFloor))
+	policy, err := scaledPolicy(s, disks)
 	if err != nil {
 		return sandbox.Report{}, err
 	}

@@ -179,7 +179,7 @@ func (h *host) signerID() int { return firstOwnID + ownIDs + h.slot() }
 // startBackend starts the runner and really starts a sandbox under the policy.
 // A policy that can't be enforced ends the daemon: there is no fallback.
 func (h *host) startBackend(ctx context.Context, log *slog.Logger) (err error) {
-	if h.policy, err = daemonPolicy(h.settings.Policy, h.paths.disks, int64(h.settings.Keep.DiskFloor)); err != nil {
+	if h.policy, err = daemonPolicy(h.settings, h.paths.disks); err != nil {
 		return err
 	}
 	if h.runner, err = startRunner(ctx, h.settings, h.instance, h.paths.disks); err != nil {

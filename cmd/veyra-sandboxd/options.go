@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+
+	"github.com/veyra-labs/veyra-sandboxd/policies"
 )
 
 // options are the flags that all commands share.
@@ -22,7 +24,7 @@ type options struct {
 
 func (o *options) addTo(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&o.policy, "policy", "", "policy that sandboxes are held to: strict, standard or relaxed")
+	flags.StringVar(&o.policy, "policy", "", "policy that sandboxes are held to: strict, standard, relaxed, or a file that extends one")
 	flags.StringVar(&o.config, "config", "", "configuration file (YAML)")
 	flags.StringVar(&o.envFile, "env-file", "", "file of NAME=value lines, such as the reference runtime's .env")
 	flags.StringVar(&o.stateDir, "state-dir", "", "directory of identity, journal and jobs")
@@ -55,6 +57,13 @@ func (o *options) settings() (*Settings, error) {
 	}
 	// A shell's words are meant from where they were typed; a file's and the
 	// environment's are not, so those must be whole.
+	if policies.IsFile(o.policy) {
+		whole, err := filepath.Abs(o.policy)
+		if err != nil {
+			return nil, fmt.Errorf("%w: --policy: %w", errSettings, err)
+		}
+		s.Policy = whole
+	}
 	if o.stateDir != "" {
 		whole, err := filepath.Abs(o.stateDir)
 		if err != nil {

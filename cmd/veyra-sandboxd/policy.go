@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,11 +22,15 @@ func policyCommand(o *options) *cobra.Command {
 			RunE: func(*cobra.Command, []string) error { return listPolicies(o) },
 		},
 		&cobra.Command{
-			Use: "show [NAME]", Short: "Print a policy's text", Args: atMostArguments(1),
+			Use: "show [NAME|FILE]", Short: "Print a policy's text", Args: atMostArguments(1),
 			RunE: func(_ *cobra.Command, args []string) error { return showPolicy(o, args) },
 		},
 		&cobra.Command{
-			Use: "explain [NAME]", Short: "Print the effective policy as its digest covers it, and what it weakens", Args: atMostArguments(1),
+			Use: "check FILE", Short: "Tell everything that is wrong with a policy file, and how it is weaker than what it extends", Args: exactArguments(1),
+			RunE: func(_ *cobra.Command, args []string) error { return checkPolicy(o, args[0]) },
+		},
+		&cobra.Command{
+			Use: "explain [NAME|FILE]", Short: "Print the effective policy as its digest covers it, and what it weakens", Args: atMostArguments(1),
 			RunE: func(_ *cobra.Command, args []string) error { return explainPolicy(o, args) },
 		},
 	)
@@ -56,22 +62,21 @@ func listPolicies(o *options) error {
 
 // chosenPolicy is the argument, else the setting.
 func chosenPolicy(o *options, args []string) (policies.Policy, error) {
-	if len(args) == 1 {
-		policy, err := policies.Load(args[0])
+	if len(args) == 0 {
+		s, err := o.settings()
 		if err != nil {
-			return policy, &codeError{code: exitUsage, err: err}
+			return policies.Policy{}, err
 		}
+		return s.readPolicy()
+	}
+	policy, err := policies.Load(args[0])
+	switch {
+	case err == nil:
 		return policy, nil
-	}
-	s, err := o.settings()
-	if err != nil {
-		return policies.Policy{}, err
-	}
-	policy, err := policies.Load(s.Policy)
-	if err != nil {
+	case policies.IsFile(args[0]):
 		return policy, fmt.Errorf("%w: %w", errSettings, err)
 	}
-	return policy, nil
+	return policy, &codeError{code: exitUsage, err: err}
 }
 
 func showPolicy(o *options, args []string) error {
@@ -84,6 +89,68 @@ func showPolicy(o *options, args []string) error {
 	}
 	fmt.Print(policy.YAML())
 	return nil
+}
+
+// checkedPolicy is what policy check prints.
+type checkedPolicy struct {
+	File     string             `json:"file"`
+	Valid    bool               `json:"valid"`
+	Problems []policies.Problem `json:"problems"`
+	Name     string             `json:"name,omitempty"`
+	Extends  string             `json:"extends,omitempty"`
+	SHA256   string             `json:"policy_sha256,omitempty"` // without an image
+	Weaker   []string           `json:"weaker"`                  // than what it extends
+}
+
+func checkPolicy(o *options, file string) error {
+	checked, err := examine(file)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errSettings, err)
+	}
+	if o.json {
+		err = printJSON(checked)
+	} else {
+		checked.print()
+	}
+	if err == nil && !checked.Valid {
+		err = &codeError{code: exitState, silent: true, err: policies.ErrPolicyInvalid}
+	}
+	return err
+}
+
+// examine fails only where the file can't be read at all.
+func examine(file string) (checkedPolicy, error) {
+	checked := checkedPolicy{File: file, Problems: []policies.Problem{}, Weaker: []string{}}
+	policy, err := policies.CheckFile(file)
+	var wrong *policies.FileError
+	if errors.As(err, &wrong) {
+		checked.Problems = wrong.Problems
+		return checked, nil
+	}
+	if err != nil {
+		return checked, err
+	}
+	effective, err := policy.Effective()
+	if err != nil {
+		return checked, err
+	}
+	checked.Valid, checked.Name, checked.Extends = true, policy.Name, policy.Extends
+	checked.Weaker = append(checked.Weaker, policy.WeakerThanBase()...)
+	checked.SHA256, err = effective.Digest("")
+	return checked, err
+}
+
+func (c checkedPolicy) print() {
+	for _, problem := range c.Problems {
+		fmt.Fprintf(os.Stderr, "%s: %s\n", c.File, strings.Join(strings.Fields(problem.String()), " "))
+	}
+	if !c.Valid {
+		return
+	}
+	fmt.Printf("%s: the policy %s, which extends %s, can be used; its digest without an image is %s\n", c.File, c.Name, c.Extends, c.SHA256)
+	for _, sentence := range c.Weaker {
+		fmt.Printf("weaker than %s: %s\n", c.Extends, sentence)
+	}
 }
 
 // explainPolicy prints the text whose digest goes into evidence, for a job

@@ -145,7 +145,7 @@ func prepareThrowaway(ctx context.Context, o *options, so sandboxOptions) (*thro
 	if err := os.MkdirAll(disks, 0o700); err != nil {
 		return nil, err
 	}
-	if t.policy, err = scaledPolicy(s.Policy, disks, int64(s.Keep.DiskFloor)); err != nil {
+	if t.policy, err = scaledPolicy(s, disks); err != nil {
 		return nil, err
 	}
 	t.client, err = startRunner(ctx, s, "run-"+randomHex(4), disks)
@@ -341,8 +341,12 @@ func startRunner(ctx context.Context, s *Settings, instance, disks string) (*run
 	if err := checkHelpers(); err != nil {
 		return nil, err
 	}
+	policy, err := s.readPolicy()
+	if err != nil {
+		return nil, err
+	}
 	return runner.Start(ctx, runner.Config{
-		Instance: instance, Policy: s.Policy, Images: filepath.Join(s.CacheDir, "images"), Disks: disks, Stderr: os.Stderr,
+		Instance: instance, Policy: s.Policy, Read: &policy, Images: filepath.Join(s.CacheDir, "images"), Disks: disks, Stderr: os.Stderr,
 	})
 }
 

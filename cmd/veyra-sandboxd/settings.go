@@ -11,6 +11,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 )
 
@@ -22,7 +23,8 @@ import (
 type Settings struct {
 	// Role is what this host does: WORKER or VERIFIER.
 	Role string `yaml:"role"`
-	// Policy is the name of the policy that every sandbox is held to.
+	// Policy is the name of the policy that every sandbox is held to, or the
+	// absolute path of an owner's file.
 	Policy string `yaml:"policy"`
 	// StateDir holds identity, journal and jobs; 0700, one daemon at a time.
 	StateDir string `yaml:"state_dir"`
@@ -58,6 +60,9 @@ type Settings struct {
 	// named holds every name that the environment or an env file has set.
 	named map[string]bool
 	notes []string
+	// policy is what Policy names, once it was read: a file that changes while
+	// the daemon starts must not be two policies.
+	policy *policies.Policy
 }
 
 type controlPlaneSettings struct {
@@ -184,6 +189,18 @@ func (s *Settings) finish() {
 	s.finishPublic()
 }
 
+// readPolicy returns what Policy names; it is read once.
+func (s *Settings) readPolicy() (policies.Policy, error) {
+	if s.policy == nil {
+		policy, err := policies.Load(s.Policy)
+		if err != nil {
+			return policy, fmt.Errorf("%w: %w", errSettings, err)
+		}
+		s.policy = &policy
+	}
+	return *s.policy, nil
+}
+
 func (s *Settings) note(format string, args ...any) {
 	s.notes = append(s.notes, fmt.Sprintf(format, args...))
 }
@@ -193,6 +210,8 @@ func (s *Settings) check() error {
 	switch {
 	case !filepath.IsAbs(s.StateDir) || !filepath.IsAbs(s.CacheDir):
 		return fmt.Errorf("%w: state_dir and cache_dir must be absolute paths", errSettings)
+	case policies.IsFile(s.Policy) && !filepath.IsAbs(s.Policy):
+		return fmt.Errorf("%w: policy: a policy file must be named by its absolute path", errSettings)
 	case len(s.ControlPlane.Origins) == 0 || len(s.Git.Origins) == 0:
 		return fmt.Errorf("%w: control_plane.origins and git.origins must name at least one origin", errSettings)
 	case s.Budget.TokensPerJob < 0:

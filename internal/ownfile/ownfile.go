@@ -17,7 +17,8 @@ import (
 // change a file, or put another one in its place.
 var ErrForeign = errors.New("others than its owner may change it")
 
-// Check follows links and returns the file's own path. The file and every
+// Check follows links and returns the file's own path, also beside ErrForeign.
+// The file and every
 // directory above it must belong to root or to this process's user and be
 // writable by nobody else; a directory may be if it is sticky, as /tmp is.
 func Check(path string) (string, error) {
@@ -30,7 +31,7 @@ func Check(path string) (string, error) {
 	}
 	for at := resolved; ; at = filepath.Dir(at) {
 		if err := check(at, at == resolved); err != nil {
-			return "", err
+			return resolved, err
 		}
 		if at == "/" {
 			return resolved, nil

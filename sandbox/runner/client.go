@@ -21,13 +21,16 @@ type Config struct {
 	Executable string   // default: this executable
 	Args       []string // what comes before the runner's own arguments; default: Subcommand
 	Instance   string   // label: 1 to 32 of a-z, 0-9 and -
-	Policy     string   // name of the policy, read again by the runner
-	Images     string   // directory of the image store
-	Disks      string   // directory for disk images; made where missing
-	Run        string   // default: RunDir
-	Runtime    string   // file of the OCI runtime; empty: the driver looks
-	Init, Git  string   // files of our programs; empty: embedded
-	Stderr     io.Writer
+	Policy     string   // name or file of the policy, read again by the runner
+	// Read is that policy as the caller has read it; nil: Start reads it. The
+	// runner must have read the same.
+	Read      *policies.Policy
+	Images    string // directory of the image store
+	Disks     string // directory for disk images; made where missing
+	Run       string // default: RunDir
+	Runtime   string // file of the OCI runtime; empty: the driver looks
+	Init, Git string // files of our programs; empty: embedded
+	Stderr    io.Writer
 }
 
 // Client is the supervisor's end of the runner and a sandbox.Backend. All
@@ -51,7 +54,7 @@ var _ sandbox.Backend = (*Client)(nil)
 // Start starts the runner and greets it. ctx bounds the start only. The caller
 // must still have its capabilities; it may give them up afterwards.
 func Start(ctx context.Context, cfg Config) (*Client, error) {
-	policy, err := policies.Load(cfg.Policy)
+	policy, err := cfg.policy()
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +90,13 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
+}
+
+func (cfg Config) policy() (policies.Policy, error) {
+	if cfg.Read != nil {
+		return *cfg.Read, nil
+	}
+	return policies.Load(cfg.Policy)
 }
 
 func socketPair() (ours, theirs *os.File, err error) {

@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -68,7 +69,7 @@ func parseSettings(args []string) (settings, error) {
 	set := flag.NewFlagSet(Subcommand, flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	set.StringVar(&s.instance, "instance", "", "label of everything on the host")
-	set.StringVar(&s.policy, "policy", "strict", "name of the policy")
+	set.StringVar(&s.policy, "policy", "strict", "name or file of the policy")
 	set.StringVar(&s.images, "images", "", "directory of the image store")
 	set.StringVar(&s.disks, "disks", "", "directory of disk images")
 	set.StringVar(&s.run, "run", RunDir, "directory that all instances share")
@@ -121,7 +122,7 @@ func run(args []string, parts Parts, log *slog.Logger) error {
 	}
 	policy, err := policies.Load(s.policy)
 	if err != nil {
-		return err
+		return decline(c, err)
 	}
 	return s.live(c, policy, parts, log)
 }
@@ -320,8 +321,13 @@ func dropStale(shared *os.Root, name string) {
 	}
 }
 
-// policyDigest names the policy that both halves must have read.
+// policyDigest names the policy that both halves must have read: what holds,
+// whatever text says so.
 func policyDigest(p policies.Policy) string {
-	sum := sha256.Sum256([]byte(p.Name + "\n" + p.YAML()))
+	text, err := json.Marshal(p)
+	if err != nil {
+		panic(fmt.Sprintf("encoding policy %q: %v", p.Name, err)) // plain values only
+	}
+	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
