@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,7 +24,7 @@ type Hierarchy struct {
 	Own         string // absolute path of the directory that ours lie below
 }
 
-// cgroups are all trees of the host. Everything of an instance lies below the
+// Cgroups are all trees of the host. Everything of an instance lies below the
 // daemon's own cgroup of each tree: an absolute path would escape the limits
 // of the unit that started us.
 type Cgroups struct {
@@ -49,13 +50,15 @@ func FindCgroups() (*Cgroups, error) {
 // it in version 2, where a group with processes can't have children with
 // limits.
 func arrange(mounts []*mountinfo.Info, places map[string]string) *Cgroups {
-	found := &Cgroups{pure: true}
-	for _, m := range mounts {
-		found.pure = found.pure && m.FSType == "cgroup2"
-	}
+	return inTrees(mounts, places, isPure(mounts))
+}
+
+// inTrees looks places up in every tree, or the directory beside each.
+func inTrees(mounts []*mountinfo.Info, places map[string]string, beside bool) *Cgroups {
+	found := &Cgroups{pure: isPure(mounts)}
 	seen := map[string]bool{}
 	for _, m := range mounts {
-		h, ok := placeIn(m, places, found.pure)
+		h, ok := placeIn(m, places, beside)
 		if ok && !seen[h.Own] {
 			seen[h.Own] = true
 			found.Trees = append(found.Trees, h)
@@ -64,7 +67,37 @@ func arrange(mounts []*mountinfo.Info, places map[string]string) *Cgroups {
 	return found
 }
 
-func placeIn(m *mountinfo.Info, places map[string]string, pure bool) (Hierarchy, bool) {
+// isPure says whether the host has version 2 only.
+func isPure(mounts []*mountinfo.Info) bool {
+	for _, m := range mounts {
+		if m.FSType != "cgroup2" {
+			return false
+		}
+	}
+	return true
+}
+
+// GroupOf finds the control groups of a process that an engine has put there.
+// Only directories that carry id in their path count: everywhere else the process
+// shares its group with strangers, whom nobody here may count or end.
+func GroupOf(pid int, id string) (Group, error) {
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		return Group{}, fmt.Errorf("reading cgroup mounts: %w", err)
+	}
+	places, err := ownPlaces(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return Group{}, err
+	}
+	all := inTrees(mounts, places, false)
+	all.Trees = slices.DeleteFunc(all.Trees, func(h Hierarchy) bool { return !strings.Contains(h.Own, id) })
+	if len(all.Trees) == 0 {
+		return Group{}, fmt.Errorf("control group of process %d: %w", pid, ErrMissing)
+	}
+	return Group{All: all}, nil
+}
+
+func placeIn(m *mountinfo.Info, places map[string]string, beside bool) (Hierarchy, bool) {
 	h := Hierarchy{controllers: map[string]bool{}, Unified: m.FSType == "cgroup2"}
 	key := ""
 	if !h.Unified {
@@ -78,7 +111,7 @@ func placeIn(m *mountinfo.Info, places map[string]string, pure bool) (Hierarchy,
 		}
 	}
 	own := places[key]
-	if pure {
+	if beside {
 		own = filepath.Dir(own)
 	}
 	rel, err := filepath.Rel(m.Root, own)
@@ -341,4 +374,5 @@ func removeGroup(path string) error {
 	}
 }
 
+// ErrMissing is in the chain when the host lacks what was to be read.
 var ErrMissing = errors.New("not found on this host")

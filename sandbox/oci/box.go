@@ -239,7 +239,7 @@ func (b *box) Freeze(ctx context.Context, parts []sandbox.Part) ([]sandbox.Layer
 	if err := b.checkDisk("freezing sandbox"); err != nil {
 		return nil, err
 	}
-	ids := b.job.keep(b.disk, paths)
+	ids := b.job.layers.Keep(b.disk, paths)
 	b.disk = nil
 	return ids, nil
 }

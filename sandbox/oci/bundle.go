@@ -23,21 +23,6 @@ const bundleVersion = "1.0.2"
 // bounding set and to end its processes.
 var initCaps = []string{"CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP", "CAP_KILL"}
 
-// writable are the directories of the overlay that a sandbox may write to; all
-// else of the root is read-only.
-var writable = []string{sandbox.Workspace, sandbox.Home, "/tmp", "/var/tmp"}
-
-// masked are hidden: they tell about the host or reach into it.
-var masked = []string{
-	"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kallsyms", "/proc/kcore",
-	"/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/latency_stats", "/proc/sched_debug",
-	"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/proc/vmallocinfo", "/proc/slabinfo",
-	"/sys/firmware", "/sys/kernel", "/sys/fs/cgroup", "/sys/fs/ext4", "/sys/class/dmi",
-	"/sys/devices/virtual/dmi", "/sys/devices/virtual/powercap", "/sys/block",
-}
-
-var readOnly = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
-
 // plan is all that a bundle depends on.
 type plan struct {
 	rootfs  string // absolute; the overlay's mount point
@@ -67,8 +52,8 @@ func bundle(p plan) *specs.Spec {
 			CgroupsPath:   p.cgroup,
 			Namespaces:    namespaces(),
 			Seccomp:       p.seccomp,
-			MaskedPaths:   masked,
-			ReadonlyPaths: readOnly,
+			MaskedPaths:   linux.Masked,
+			ReadonlyPaths: linux.ReadOnly,
 		},
 	}
 }
@@ -172,7 +157,7 @@ func mounts(p plan) []specs.Mount {
 			Options: []string{"nosuid", "nodev", "noexec", "mode=755", "size=16m", "nr_inodes=4096"},
 		},
 	}
-	for _, dir := range writable {
+	for _, dir := range linux.Writable {
 		all = append(all, specs.Mount{
 			Destination: dir, Type: "bind", Source: filepath.Join(p.rootfs, dir),
 			Options: []string{"bind", "rw", "nosuid", "nodev"},

@@ -2,9 +2,7 @@ package oci
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -31,15 +29,12 @@ type job struct {
 	bases    map[bool]string // by "without an image"
 	userns   *os.File
 
+	layers linux.Layers
+
 	mu     sync.Mutex // guards what follows
-	layers map[sandbox.LayerID]*layer
-	frozen []*linux.Disk
 	boxes  map[*box]bool
 	closed bool
 }
-
-// layer is a directory of a frozen disk.
-type layer struct{ path string }
 
 // mappedImage is an image root, mounted with the job's ids.
 type mappedImage struct {
@@ -81,7 +76,7 @@ func (j *job) admit(b *box) error {
 // lowers returns the lower directories, topmost first: ours, the job's layers,
 // the image.
 func (j *job) lowers(spec sandbox.Spec) ([]string, error) {
-	layers, err := j.layerPaths(spec.Layers)
+	layers, err := j.layers.Paths(spec.Layers)
 	if err != nil {
 		return nil, err
 	}
@@ -102,27 +97,13 @@ func (j *job) lowers(spec sandbox.Spec) ([]string, error) {
 	return append(lowers, image), nil
 }
 
-func (j *job) layerPaths(ids []sandbox.LayerID) ([]string, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	paths := make([]string, 0, len(ids)+2)
-	for _, id := range ids {
-		l := j.layers[id]
-		if l == nil {
-			return nil, &sandbox.Error{Kind: sandbox.KindRefused, Op: fmt.Sprintf("looking up layer %.80q of the job", id)}
-		}
-		paths = append(paths, l.path)
-	}
-	return paths, nil
-}
-
 func (j *job) base(bare bool) (string, error) {
 	if path, found := j.bases[bare]; found {
 		return path, nil
 	}
 	path := filepath.Join(j.driver.config.Stage, "o", j.driver.name(""))
 	j.bases[bare] = path
-	if err := j.driver.ours(path, j.ids.first, bare); err != nil {
+	if err := linux.BuildBase(path, j.ids.first, bare, j.driver.config.Binaries); err != nil {
 		delete(j.bases, bare)
 		return "", errors.Join(err, os.RemoveAll(path))
 	}
@@ -186,19 +167,6 @@ func (m *mappedImage) drop() error {
 	return errors.Join(failed, m.hold.Close())
 }
 
-// keep takes over the disk of a frozen sandbox and names its layers.
-func (j *job) keep(d *linux.Disk, paths []string) []sandbox.LayerID {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.frozen = append(j.frozen, d)
-	ids := make([]sandbox.LayerID, len(paths))
-	for i, path := range paths {
-		ids[i] = sandbox.LayerID("layer-" + rand.Text())
-		j.layers[ids[i]] = &layer{path: path}
-	}
-	return ids
-}
-
 // Close takes the job down: sandboxes first, then what lies below them.
 func (j *job) Close(ctx context.Context) error {
 	j.mu.Lock()
@@ -223,10 +191,7 @@ func (j *job) Close(ctx context.Context) error {
 func (j *job) dropShared() error {
 	j.building.Lock()
 	defer j.building.Unlock()
-	var failed error
-	for _, d := range j.frozen {
-		failed = errors.Join(failed, d.Release())
-	}
+	failed := j.layers.Release()
 	for _, m := range j.images {
 		failed = errors.Join(failed, m.drop())
 	}

@@ -33,7 +33,7 @@ type Config struct {
 	Disks    string          // directory of disk images
 	Run      *os.Root        // the run directory that all instances share
 	Images   *images.Store   // nil: only sandboxes without an image
-	Binaries Binaries        // programs of ours
+	Binaries linux.Binaries  // programs of ours
 	Pool     int             // mounted disks held ready; 0: none
 	Log      *slog.Logger    // never nil
 	Limits   policies.Limits // the policy's; the pool makes disks of their size
@@ -105,7 +105,7 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 		return nil, err
 	}
 	j := &job{
-		driver: d, spec: spec, layers: map[sandbox.LayerID]*layer{}, boxes: map[*box]bool{},
+		driver: d, spec: spec, boxes: map[*box]bool{},
 		images: map[images.Digest]*mappedImage{}, bases: map[bool]string{},
 	}
 	if err := d.admit(j); err != nil {

@@ -40,7 +40,7 @@ func Open(place sandbox.Place) (sandbox.Driver, error) {
 	}
 	d, err := New(Config{
 		Instance: place.Instance, Runtime: path, Stage: place.Stage, Disks: place.Disks,
-		Run: place.Run, Images: store, Binaries: Binaries{Init: place.Init, Git: place.Git},
+		Run: place.Run, Images: store, Binaries: linux.Binaries{Init: place.Init, Git: place.Git},
 		Pool: pooled, Log: place.Log, Seccomp: func(p sandbox.Profile) (*specs.LinuxSeccomp, error) {
 			return policies.Seccomp(policies.SeccompKind(p))
 		},

@@ -22,6 +22,9 @@ import (
 // ErrRuntime is in the chain when no usable OCI runtime was found.
 var ErrRuntime = errors.New("no usable OCI runtime")
 
+// ErrNotInstalled is in the chain besides when there is none of that name.
+var ErrNotInstalled = fmt.Errorf("not installed: %w", ErrRuntime)
+
 // FindRuntime returns the path of a runtime that Runtimes names: in the
 // directory bin beside the executable, beside it, or where make install puts it,
 // then along path (a list as in PATH). A file that anybody but root could replace
@@ -37,7 +40,7 @@ func FindRuntime(name, executable, path string) (string, error) {
 		}
 		return candidate, checkRuntime(candidate)
 	}
-	return "", fmt.Errorf("looking for %s: %w; install it or run make setup", name, ErrRuntime)
+	return "", fmt.Errorf("looking for %s: %w; install it or run make setup", name, ErrNotInstalled)
 }
 
 // checkRuntime wants a file that only root may change. The directories above
