@@ -208,6 +208,10 @@ const (
 	// IsolationUserns is the host's kernel behind a seccomp filter, with every
 	// id of the sandbox mapped away by a user namespace.
 	IsolationUserns Isolation = "userns+seccomp"
+	// IsolationSeccomp is the host's kernel behind a seccomp filter alone: uid 0
+	// inside is uid 0 of the host, with four capabilities. An engine without
+	// remapped ids has no other; strict refuses it.
+	IsolationSeccomp Isolation = "seccomp"
 	// IsolationGVisor is gVisor's kernel, a process that the host's kernel
 	// confines in turn.
 	IsolationGVisor Isolation = "gvisor"

@@ -289,17 +289,17 @@ func (g Group) NoSwap(limit int64) bool {
 		if err == nil {
 			return n == 0
 		}
-		return !hostHasSwap()
+		return !HostHasSwap()
 	}
 	n, err := g.Read("memory", "memory.memsw.limit_in_bytes", "")
 	if err == nil {
 		return n == limit
 	}
-	return !hostHasSwap()
+	return !HostHasSwap()
 }
 
-// hostHasSwap reads /proc/swaps: a header, then one line for each area.
-func hostHasSwap() bool {
+// HostHasSwap reads /proc/swaps: a header, then one line for each area.
+func HostHasSwap() bool {
 	raw, err := os.ReadFile("/proc/swaps")
 	return err != nil || strings.Count(strings.TrimSpace(string(raw)), "\n") > 0
 }

@@ -33,7 +33,7 @@ type box struct {
 	pipes   sandbox.Pipes
 	done    bool // frozen or collected
 	closed  bool
-	noise   *tail // what PID 1 wrote to its standard error
+	noise   *linux.Tail // what PID 1 wrote to its standard error
 }
 
 var _ sandbox.DriverSandbox = (*box)(nil)
@@ -87,7 +87,7 @@ func (b *box) describe(spec sandbox.Spec) error {
 	}
 	return writeBundle(b.dir, bundle(plan{
 		rootfs: b.rootfs(), cgroup: b.group.Path,
-		first: b.job.ids.first, limits: spec.Limits, cpus: cpus(spec.Limits),
+		first: b.job.ids.first, limits: spec.Limits, cpus: linux.CPUs(spec.Limits),
 		swap: d.cgroups.SwapAccounting(), seccomp: filter, guest: d.runtime.guest,
 	}))
 }
@@ -99,13 +99,13 @@ func (b *box) launch(ctx context.Context) error {
 		return err
 	}
 	b.pipes = sandbox.Pipes{Stdin: ours.in, Stdout: ours.out}
-	b.noise = drain(ours.err)
+	b.noise = linux.Drain(ours.err)
 	pid, err := b.job.driver.runtime.run(ctx, b.dir, b.id, theirs)
 	for _, f := range []*os.File{theirs.in, theirs.out, theirs.err} {
 		_ = f.Close()
 	}
 	if err != nil {
-		return fmt.Errorf("%w; stderr %q", err, b.noise.text())
+		return fmt.Errorf("%w; stderr %q", err, b.noise.Text())
 	}
 	if b.process, err = os.FindProcess(pid); err != nil {
 		return fmt.Errorf("opening PID 1: %w", err)
@@ -279,35 +279,4 @@ func (b *box) Close(ctx context.Context) error {
 	delete(b.job.boxes, b)
 	b.job.mu.Unlock()
 	return failed
-}
-
-// tail keeps the beginning of what PID 1 says to its standard error, which no
-// job can reach: a crash of init explains itself there.
-type tail struct {
-	mu    sync.Mutex // guards bytes
-	bytes []byte
-}
-
-// drain reads f to its end and keeps the first 2 KiB.
-func drain(f *os.File) *tail {
-	t := &tail{}
-	go func() {
-		defer f.Close()
-		_, _ = io.Copy(t, f) // ends when the last process of the sandbox is dead
-	}()
-	return t
-}
-
-// Write keeps what fits and drops the rest.
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.bytes = append(t.bytes, b[:min(len(b), 2048-len(t.bytes))]...)
-	return len(b), nil
-}
-
-func (t *tail) text() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(t.bytes)
 }

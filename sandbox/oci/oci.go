@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -161,14 +160,6 @@ func (d *Driver) Close() error {
 	}
 	failed = errors.Join(failed, d.pool.Close())
 	return errors.Join(failed, linux.Group{All: d.cgroups, Path: d.label()}.Remove())
-}
-
-// cpus is the number of whole CPUs a sandbox gets.
-func cpus(l policies.Limits) int {
-	if l.CPUs <= 0 {
-		return runtime.NumCPU()
-	}
-	return min(l.CPUs, runtime.NumCPU())
 }
 
 func startError(op string, err error) error {

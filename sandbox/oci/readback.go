@@ -24,7 +24,7 @@ func (b *box) Applied(ctx context.Context) (sandbox.Applied, error) {
 		return sandbox.Applied{}, &sandbox.Error{Kind: sandbox.KindRefused, Op: "reading a sandbox back: it has ended"}
 	}
 	var a sandbox.Applied
-	err := errors.Join(b.applyIsolation(&a), b.applyCgroup(&a), b.applyDisk(&a), linux.ReadProcess(b.process.Pid, &a))
+	err := errors.Join(b.applyIsolation(&a), b.group.Apply(&a), b.disk.Apply(b.rootfs(), &a), linux.ReadProcess(b.process.Pid, &a))
 	if err != nil {
 		return sandbox.Applied{}, startError("reading a sandbox back", err)
 	}
@@ -43,28 +43,6 @@ func (b *box) applyIsolation(a *sandbox.Applied) (err error) {
 	return nil
 }
 
-func (b *box) applyCgroup(a *sandbox.Applied) error {
-	var errs [3]error
-	a.Memory, errs[0] = b.group.Read("memory", "memory.limit_in_bytes", "memory.max")
-	a.PIDs, errs[1] = b.group.Read("pids", "pids.max", "pids.max")
-	a.CPUMilli, errs[2] = b.group.CPUMilli()
-	a.NoSwap = b.group.NoSwap(a.Memory)
-	return errors.Join(errs[:]...)
-}
-
-func (b *box) applyDisk(a *sandbox.Applied) error {
-	quota, err := b.disk.Quota()
-	if err != nil {
-		return err
-	}
-	a.Disk, a.Inodes = quota.Bytes, quota.Inodes
-	if a.Overlay, err = linux.OverlayIsPlain(b.rootfs()); err != nil {
-		return err
-	}
-	a.NoDevices, err = linux.HoldNoDevices(b.rootfs(), b.disk.Path)
-	return err
-}
-
 // Counters reads what the kernel counted against the limits.
 func (b *box) Counters(ctx context.Context) (sandbox.Counters, error) {
 	b.mu.Lock()
@@ -75,20 +53,18 @@ func (b *box) Counters(ctx context.Context) (sandbox.Counters, error) {
 	if b.closed || b.process == nil {
 		return sandbox.Counters{}, &sandbox.Error{Kind: sandbox.KindRefused, Op: "reading counters: the sandbox is closed"}
 	}
-	var c sandbox.Counters
-	var errs [4]error
-	c.OOMKills, errs[0] = b.group.Keyed("memory", "memory.oom_control", "memory.events", "oom_kill")
-	c.MemoryPeak, errs[1] = b.group.Peak()
-	c.PIDsHits, errs[2] = b.group.Keyed("pids", "pids.events", "pids.events", "max")
+	c, err := b.group.Counters()
 	if b.disk != nil {
-		c.DiskErrors, errs[3] = b.disk.Failures()
+		var diskErr error
+		c.DiskErrors, diskErr = b.disk.Failures()
+		err = errors.Join(err, diskErr)
 	}
 	select {
 	case <-b.ended:
 		c.Ended = true
 	default:
 	}
-	if err := errors.Join(errs[:]...); err != nil {
+	if err != nil {
 		return sandbox.Counters{}, fmt.Errorf("reading counters: %w", err)
 	}
 	return c, nil
