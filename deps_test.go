@@ -34,7 +34,8 @@ var arrows = map[string]string{
 	"provider/openai": "provider",
 	"sandbox":         "policies images",
 	"sandbox/runner":  "sandbox policies images",
-	"sandbox/linux":    "sandbox policies",
+	"sandbox/proof":   "sandbox policies images",
+	"sandbox/linux":   "sandbox policies",
 	"sandbox/oci":     "sandbox sandbox/linux policies images",
 	"jobs/coding":     "provider sandbox policies protocol",
 	"jobs":            "jobs/coding gitops gitops/wire gitops/pulls sandbox policies images provider protocol",
@@ -42,7 +43,7 @@ var arrows = map[string]string{
 	"cmd/veyra-init":  "",
 	"cmd/veyra-git":   "gitops gitops/worker",
 	"cmd/veyra-sandboxd": "supervisor jobs jobs/coding controlplane journal signer protocol policies gitops gitops/wire gitops/pulls" +
-		" sandbox sandbox/linux sandbox/runner sandbox/oci images provider provider/openai",
+		" sandbox sandbox/linux sandbox/runner sandbox/proof sandbox/oci images provider provider/openai",
 	"cmd/veyra-devplane": "protocol gitops controlplane",
 }
 

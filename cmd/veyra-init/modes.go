@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/attack"
 	"github.com/veyra-labs/veyra-sandboxd/internal/initwire"
 )
 
@@ -22,8 +23,11 @@ var errTooLarge = errors.New("file is larger than allowed")
 
 // runMode is init as an ordinary command of uid 1000: it has no more rights
 // than the job, so a mistake here harms the job alone. It returns the exit
-// status; see initwire's Mode constants.
+// status; see initwire's Mode constants. What attack does has its own files.
 func runMode(args []string, in io.Reader, out, errs io.Writer) int {
+	if args[0] == attack.Mode && len(args) > 1 {
+		return runAttack(args[1:], out)
+	}
 	err := mode(args, in, out)
 	if err == nil {
 		return 0

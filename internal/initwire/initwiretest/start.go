@@ -70,8 +70,8 @@ func readSources() error {
 		}
 		root = filepath.Dir(root)
 	}
-	for _, dir := range []string{"cmd/veyra-init", "internal/initwire", "internal/treestream"} {
-		files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+	for _, dir := range []string{"cmd/veyra-init", "internal/attack", "internal/initwire", "internal/treestream"} {
+		files, err := filepath.Glob(filepath.Join(root, dir, "*.[gs]*"))
 		if err != nil || len(files) == 0 {
 			return fmt.Errorf("looking for the sources of %s below %s: %w", dir, root, err)
 		}

@@ -1,0 +1,43 @@
+package proof
+
+import (
+	"os"
+	"strings"
+
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// hostFiles are settings of the host that the attacks try to change.
+var hostFiles = []string{
+	"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hostname", "/proc/sys/vm/overcommit_memory",
+	"/proc/sys/net/ipv4/ip_forward", "/proc/sys/kernel/yama/ptrace_scope", "/proc/sys/user/max_user_namespaces",
+	"/proc/swaps", "/sys/kernel/uevent_helper",
+}
+
+// hostSettings reads them; what can't be read is left out.
+func hostSettings() map[string]string {
+	all := map[string]string{}
+	for _, path := range hostFiles {
+		if text, err := os.ReadFile(path); err == nil {
+			all[path] = string(text)
+		}
+	}
+	return all
+}
+
+// settingsControl compares them: whatever the attacks were told, the host tells
+// what they did.
+func settingsControl(before, after map[string]string) sandbox.Control {
+	changed := []string{}
+	for _, path := range hostFiles {
+		if before[path] != after[path] {
+			changed = append(changed, path)
+		}
+	}
+	c := sandbox.Control{Name: "host_unchanged", Enforced: len(changed) == 0 && len(before) > 0, Seen: "settings of the host as before"}
+	if !c.Enforced {
+		c.Seen = "changed meanwhile: " + strings.Join(changed, ", ")
+		c.Fix = "find out who changed them; run this again while nobody administers the host"
+	}
+	return c
+}
