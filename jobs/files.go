@@ -133,7 +133,8 @@ func (s storer) Write(p []byte) (int, error) {
 func (r *recordFile) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.closed {
+	full := r.left == 0 && r.marked // nothing more is stored, so nothing is searched for secrets
+	if !r.closed && !full {
 		_, _ = r.out.Write(p)
 	}
 	return len(p), nil

@@ -186,7 +186,9 @@ func (x *qualification) test(ctx context.Context, content string) (Qualification
 		return QualificationOutcome{}, err
 	}
 	kept := headtail.New(1 << 20)
-	exit, err := place.Run(ctx, sandbox.Command{Argv: x.args, Stdout: tee{kept, x.files.log}, Timeout: qualificationTest, Alone: true})
+	log := newShown(x.files.log)
+	exit, err := place.Run(ctx, sandbox.Command{Argv: x.args, Stdout: tee{kept, log}, Timeout: qualificationTest, Alone: true})
+	log.finish()
 	if err != nil {
 		return QualificationOutcome{}, fmt.Errorf("testing the answer: %w", err)
 	}

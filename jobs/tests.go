@@ -30,20 +30,22 @@ func (t testRun) passed() bool { return t.code == 0 && t.ended == "" }
 // each, init kills whatever an earlier one left behind.
 func (j *job) runTests(ctx context.Context, r ready, place sandbox.Sandbox) (testRun, error) {
 	var run testRun
-	var output strings.Builder
+	keep := int(min(r.rules.Policy.Limits.OutputKeepBytes, 16<<20))
+	output := headtail.New(keep) // of all commands together: many that flood are one flood
 	deadline := time.Now().Add(min(r.budgets.Test, r.left()))
 	for i, args := range r.commands {
-		kept := headtail.New(int(min(r.rules.Policy.Limits.OutputKeepBytes, 16<<20)))
+		kept := headtail.New(keep)
 		exit, err := j.runCommand(ctx, place, args, time.Until(deadline), kept)
 		if err != nil {
 			return run, fmt.Errorf("running the tests: %w", err)
 		}
-		fmt.Fprintf(&output, "$ %s\n%s", r.plan.Commands[i], kept)
-		run.add(exit, kept.String())
+		text := kept.String()
+		fmt.Fprintf(output, "$ %s\n%s", r.plan.Commands[i], text)
+		run.add(exit, text)
 		if !run.passed() || exit.Gone {
 			break
 		}
-		output.WriteString("\n")
+		fmt.Fprintln(output)
 	}
 	run.output = output.String()
 	slices.Sort(run.limits)
@@ -53,9 +55,11 @@ func (j *job) runTests(ctx context.Context, r ready, place sandbox.Sandbox) (tes
 
 func (j *job) runCommand(ctx context.Context, place sandbox.Sandbox, args []string, left time.Duration, kept *headtail.Buffer) (sandbox.Exit, error) {
 	j.files.say("$ %s", strings.Join(args, " "))
+	log := newShown(j.files.log)
 	exit, err := place.Run(ctx, sandbox.Command{
-		Argv: args, Stdout: tee{kept, j.files.log}, Timeout: max(left, time.Second), Alone: true,
+		Argv: args, Stdout: tee{kept, log}, Timeout: max(left, time.Second), Alone: true,
 	})
+	log.finish()
 	if err == nil {
 		j.files.say("exit status %d after %s, limits %v", exit.Code, exit.Duration.Round(time.Millisecond), exit.Limits)
 	}
