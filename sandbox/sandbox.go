@@ -196,6 +196,17 @@ type Report struct {
 	Path      string    `json:"path"`    // of the runtime's file
 	Isolation Isolation `json:"isolation"`
 	Controls  []Control `json:"controls"`
+	// Software is what else sandboxes rest on: an engine, and the runtime that
+	// it starts. Advisories are judged by it.
+	Software []Software `json:"software,omitempty"`
+}
+
+// Software is a program by the name that advisories have for it ("docker",
+// "runc").
+type Software struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`        // what it says of itself
+	Path    string `json:"path,omitempty"` // of its file, where it is one of this host
 }
 
 // Isolation names what answers a sandbox's system calls and what keeps them
