@@ -33,6 +33,8 @@ type Status struct {
 	Running        *RunView                 `json:"running,omitempty"`
 	Outbox         []OutboxView             `json:"outbox"`
 	Draining       bool                     `json:"draining"`
+	// Accepted are the advisories that the owner has accepted, a sentence each.
+	Accepted []string `json:"accepted"`
 	// Qualification is what the last one came to in this process.
 	Qualification *protocol.QualificationReply `json:"qualification,omitempty"`
 }
@@ -143,6 +145,7 @@ func (s *Supervisor) Status() Status {
 		Version: s.config.Version, Role: s.config.Role, Pairing: p.State(), Ready: s.shown(now).Reason,
 		Draining: s.draining.Load(), ClockOffset: s.clock.known().Seconds(), Outbox: s.outbox.views(),
 		Qualification: s.lastReceipt.Load(), DeliveryErrors: []protocol.DeliveryError{},
+		Accepted: append([]string{}, s.config.Accepted...),
 	}
 	if b := p.current.Load(); b != nil {
 		st.AgentID, st.AgentName, st.Origin = b.AgentID, oneLine(b.AgentName, maxAgentName), b.Origin.String()

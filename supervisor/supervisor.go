@@ -30,6 +30,9 @@ type Config struct {
 	// Policy is the name of the owner's policy, for evidence of what was refused
 	// before any work.
 	Policy string
+	// Accepted are the advisories about runtimes that the owner has accepted, a
+	// sentence each, for status.
+	Accepted []string
 	// Heartbeat is the pause between beats; it is kept between the floor of 2 s
 	// and 8 s, so that one lost beat leaves no gap over 10 s.
 	Heartbeat time.Duration

@@ -57,6 +57,9 @@ func printStatus(st supervisor.Status) {
 	if !st.LastBeat.IsZero() {
 		fmt.Printf("beat       %s ago: %s\n", time.Since(st.LastBeat).Round(time.Second), st.BeatResult)
 	}
+	for _, sentence := range st.Accepted {
+		fmt.Println("accepted   " + sentence)
+	}
 	if r := st.Running; r != nil {
 		fmt.Printf("running    %s %s, lease %s, %s, %d s of the lease left\n", r.Kind, r.ID, r.Lease, r.Phase, r.LeaseSeconds)
 	}
