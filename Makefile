@@ -4,6 +4,7 @@ SHELL      := /bin/bash
 export CGO_ENABLED := 0
 export GOFLAGS     := -buildvcs=false -trimpath
 RUNC_VERSION  := v1.5.3
+RUNSC_VERSION := v0.0.0-20260905035102-160fafc42237
 VERSION       := $(shell sed -n 's/^## \[\([^]]*\)\].*/\1/p' CHANGELOG.md | head -1)
 COMMIT        := $(shell git rev-parse --short=12 HEAD 2>/dev/null)
 LDFLAGS       := -s -w -X main.version=$(VERSION)+$(COMMIT)
@@ -17,7 +18,7 @@ AS_ROOT       := $(if $(filter 0,$(shell id -u)),,sudo)
 all: build
 
 setup:
-	@tools/setup.sh $(RUNC_VERSION)
+	@tools/setup.sh $(RUNC_VERSION) $(RUNSC_VERSION)
 
 # The two helpers that run inside sandboxes are embedded into the daemon.
 build: setup
@@ -56,6 +57,7 @@ fuzz: build
 install: build
 	install -D -m 0755 bin/veyra-sandboxd $(DESTDIR)$(PREFIX)/bin/veyra-sandboxd
 	install -D -m 0755 bin/runc $(DESTDIR)$(PREFIX)/libexec/veyra-sandboxd/runc
+	install -D -m 0755 bin/runsc $(DESTDIR)$(PREFIX)/libexec/veyra-sandboxd/runsc
 	install -D -m 0644 deploy/veyra-sandboxd@.service $(DESTDIR)/etc/systemd/system/veyra-sandboxd@.service
 	install -d -m 0755 $(DESTDIR)/etc/veyra-sandboxd
 

@@ -188,7 +188,8 @@ func (f *facts) sandbox(cfg Config) map[string]any {
 	if f.image != "" {
 		s[protocol.KeyImageDigest] = string(f.image)
 	}
-	if digest, err := policies.SeccompDigest(policies.SeccompJob); err == nil {
+	// In gVisor no filter of ours binds a command: its kernel does.
+	if digest, err := policies.SeccompDigest(policies.SeccompJob); err == nil && cfg.Report.Isolation != sandbox.IsolationGVisor {
 		s[protocol.KeySeccompDigest] = digest
 	}
 	if f.rules != nil {

@@ -116,7 +116,8 @@ type Place struct {
 	Stage    string          // the tmpfs: mode 0755, empty
 	Disks    string          // directory of disk images
 	Images   string          // directory of the image store; may be missing
-	Runtime  string          // the OCI runtime's file; empty: to be found
+	Runtime  string          // the OCI runtime's file (oci.FindRuntime)
+	Socket   string          // the Docker Engine's; empty: no engine is used
 	Run      *os.Root        // the run directory that all instances share
 	Init     *os.File        // veyra-init, static
 	Git      *os.File        // veyra-git, static; nil: none

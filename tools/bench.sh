@@ -82,6 +82,7 @@ with_daemon() {
   state=$(mktemp -d)
   echo "bench: an idle daemon" >&2
   env RUNTIME_BIND_HOST=127.0.0.1 RUNTIME_PORT=0 VEYRA_ADMIN_ADDR=127.0.0.1:0 VEYRA_TLS_MODE=off AI_HEALTHCHECK_MODE=mock \
+    VEYRA_SANDBOX_RUNTIME=runc \
     bin/veyra-sandboxd --state-dir "$state" 2>build/bench.daemon &
   daemon=$!
   for ((i = 0; i < 300; i++)); do

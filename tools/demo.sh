@@ -27,7 +27,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
         words = open(f"/proc/{pid}/cmdline").read().split("\0")
     except OSError:
         continue
-    if re.search(r"(^|/)(veyra-[a-z]+|runc|\.veyra/[a-z]+)$", words[0]):
+    if re.search(r"(^|/)(veyra-[a-z]+|runc|runsc(-[a-z]+)?|\.veyra/[a-z]+)$", words[0]):
         print("process", pid, *words)
 PY
 }
@@ -156,6 +156,7 @@ read -r public[worker] admin[worker] public[verifier] admin[verifier] < <(free_p
 settings=(
   VEYRA_CONTROL_PLANE="$origin" VEYRA_GIT_ORIGINS="$origin" GITHUB_API_URL="$origin/api/v3"
   AI_BASE_URL="$origin/v1" AI_MODEL=scripted AI_API_KEY=not-a-real-key AI_PROVIDER=veyra-devplane
+  VEYRA_SANDBOX_RUNTIME="${VEYRA_SANDBOX_RUNTIME:-runc}" # auto would take the strongest, which is slower
   VEYRA_HEARTBEAT_SECONDS=2 VEYRA_TLS_MODE=off RUNTIME_BIND_HOST=127.0.0.1 RUNTIME_PUBLIC_HOST=127.0.0.1
 )
 # sandboxd NAME ARG…: becomes veyra-sandboxd with the settings of one of the two.

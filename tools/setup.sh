@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what building and testing need and what is missing here: Debian
-# packages and the OCI runtime in bin/. Quiet when there is nothing to do.
+# packages and the OCI runtimes in bin/. Quiet when there is nothing to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runc_version=$1
+runsc_version=$2
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
@@ -29,10 +30,28 @@ if [ ${#missing[@]} -gt 0 ]; then
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-if ! bin/runc --version 2>/dev/null | grep -q "spec:"; then
+# The daemon runs a runtime as root, so it takes none that somebody else can
+# replace.
+owned_by_root() { [ "$(id -u)" = 0 ] || as_root chown root:root "$1"; }
+
+# is FILE LINE: the program says this in the first line of its version.
+is() {
+  local said
+  said=$("$1" --version 2>/dev/null) && [ "${said%%$'\n'*}" = "$2" ]
+}
+
+mkdir -p bin
+if ! is bin/runc "runc version ${runc_version#v}"; then
   echo "setup: building runc $runc_version"
-  mkdir -p bin
   GOBIN=$PWD/bin GOFLAGS=-buildvcs=false CGO_ENABLED=1 go install -tags seccomp "github.com/opencontainers/runc@$runc_version"
-  # The daemon runs it as root, so it takes none that somebody else can replace.
-  [ "$(id -u)" = 0 ] || as_root chown root:root bin/runc
+  owned_by_root bin/runc
+fi
+
+# gVisor as a Go module has no version in its text, so it is told: what is
+# probed, logged and compared is then what was built.
+if ! is bin/runsc "runsc version $runsc_version"; then
+  echo "setup: building runsc $runsc_version"
+  GOBIN=$PWD/bin GOFLAGS='-buildvcs=false -trimpath' CGO_ENABLED=0 go install \
+    -ldflags "-s -w -X gvisor.dev/gvisor/runsc/version.version=$runsc_version" "gvisor.dev/gvisor/runsc@$runsc_version"
+  owned_by_root bin/runsc
 fi

@@ -29,6 +29,8 @@ type diagnosis struct {
 	Enforceable bool              `json:"enforceable"`
 	Missing     string            `json:"missing,omitempty"`
 	Backend     sandbox.Report    `json:"backend"`
+	Why         string            `json:"why"` // this runtime
+	PassedOver  []passedOver      `json:"passed_over"`
 	Host        []sandbox.Control `json:"host"`
 	Weakenings  []string          `json:"weakenings"`
 }
@@ -38,9 +40,8 @@ func doctor(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	d := diagnosis{Policy: s.Policy, Host: hostLines(s), Weakenings: []string{}}
-	d.Backend, err = probeHost(ctx, s, &d)
-	if err != nil {
+	d := diagnosis{Policy: s.Policy, Host: hostLines(s), Weakenings: []string{}, PassedOver: []passedOver{}}
+	if err = d.probe(ctx, s); err != nil {
 		d.Missing = err.Error()
 	}
 	d.Enforceable = err == nil
@@ -57,28 +58,24 @@ func doctor(ctx context.Context, o *options) error {
 	return nil
 }
 
-// probeHost really starts a sandbox under the policy, in an instance of its
-// own.
-func probeHost(ctx context.Context, s *Settings, d *diagnosis) (sandbox.Report, error) {
+// probe really starts a sandbox under the policy, in an instance of its own.
+func (d *diagnosis) probe(ctx context.Context, s *Settings) error {
 	disks := filepath.Join(s.CacheDir, "disks")
 	if err := os.MkdirAll(disks, 0o700); err != nil {
-		return sandbox.Report{}, err
+		return err
 	}
 	policy, err := scaledPolicy(s, disks)
 	if err != nil {
-		return sandbox.Report{}, err
+		return err
 	}
 	d.Weakenings = append(d.Weakenings, policy.Warnings()...)
-	client, err := startRunner(ctx, s, "run-"+randomHex(4), disks)
+	c, err := chooseRuntime(ctx, s, "run-"+randomHex(4), disks)
+	d.Backend, d.PassedOver = c.report, append(d.PassedOver, c.over...)
 	if err != nil {
-		return sandbox.Report{}, err
+		return err
 	}
-	defer client.Close()
-	report, err := client.Probe(ctx)
-	if err != nil {
-		return report, err
-	}
-	return report, unenforced(report)
+	d.Why = s.runtimeReason()
+	return c.client.Close()
 }
 
 // unenforced names the first control that was not seen.
@@ -93,6 +90,12 @@ func unenforced(report sandbox.Report) error {
 
 func (d diagnosis) print() {
 	fmt.Printf("policy %s, backend %s, runtime %s %s (%s)\n", d.Policy, d.Backend.Backend, d.Backend.Runtime, d.Backend.Version, d.Backend.Path)
+	if d.Why != "" {
+		fmt.Println("this runtime: " + d.Why)
+	}
+	for _, p := range d.PassedOver {
+		fmt.Printf("passed   %-22s %s\n", p.Name, p.Why)
+	}
 	for _, controls := range [][]sandbox.Control{d.Backend.Controls, d.Host} {
 		for _, c := range controls {
 			mark := "ok     "

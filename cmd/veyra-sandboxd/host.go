@@ -182,20 +182,17 @@ func (h *host) startBackend(ctx context.Context, log *slog.Logger) (err error) {
 	if h.policy, err = daemonPolicy(h.settings, h.paths.disks); err != nil {
 		return err
 	}
-	if h.runner, err = startRunner(ctx, h.settings, h.instance, h.paths.disks); err != nil {
-		return withCode(exitHost, "the sandbox backend did not start: %w", err)
+	c, err := chooseRuntime(ctx, h.settings, h.instance, h.paths.disks)
+	tellPassedOver(log, c.over)
+	if err != nil {
+		return withCode(exitHost, "this host can't enforce the policy %s (see `veyra-sandboxd doctor`): %w", h.policy.Name, err)
 	}
+	h.runner, h.report = c.client, c.report
 	if h.swept, err = h.runner.Sweep(ctx); err != nil {
 		return withCode(exitHost, "sweeping what an earlier run left: %w", err)
 	}
 	if len(h.swept) > 0 {
 		log.Info("swept what an earlier run left", "counts", fmt.Sprint(h.swept))
-	}
-	if h.report, err = h.runner.Probe(ctx); err == nil {
-		err = unenforced(h.report)
-	}
-	if err != nil {
-		return withCode(exitHost, "this host can't enforce the policy %s (see `veyra-sandboxd doctor`): %w", h.policy.Name, err)
 	}
 	h.fitness, err = newFitness(h.policy.Name, h.report)
 	return err

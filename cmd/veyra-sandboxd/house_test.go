@@ -130,6 +130,8 @@ func environ(more ...string) []string {
 	return append([]string{
 		"PATH=" + filepath.Dir(runtimePath()) + ":" + os.Getenv("PATH"), "HOME=/nonexistent", "LC_ALL=C.UTF-8",
 		"VEYRA_CACHE_DIR=" + house.cache,
+		// The strongest is slower: tests of it name it.
+		"VEYRA_SANDBOX_RUNTIME=runc",
 	}, more...)
 }
 

@@ -60,7 +60,7 @@ func sandboxCommand(o *options) *cobra.Command {
 	flags := run.Flags()
 	flags.StringVar(&so.image, "image", "python", "image to run on, by name or digest")
 	flags.StringVar(&so.backend, "backend", "oci", "backend (oci)")
-	flags.StringVar(&so.runtime, "runtime", "runc", "OCI runtime (runc)")
+	flags.StringVar(&so.runtime, "runtime", "", "OCI runtime ("+runtimeChoices()+"; default: the setting sandbox.runtime)")
 	flags.StringVar(&so.network, "network", "none", "network phase (none)")
 	flags.StringVarP(&so.dir, "directory", "C", "", "directory to copy in as the workspace; it is never modified")
 	flags.StringVar(&so.changes, "changes", "", "new or empty directory for what the command changed")
@@ -110,8 +110,8 @@ func (so sandboxOptions) check() error {
 	switch {
 	case so.backend != "oci":
 		return withCode(exitUsage, "--backend must be oci in this version")
-	case so.runtime != "runc":
-		return withCode(exitUsage, "--runtime must be runc in this version")
+	case so.runtime != "" && !knownRuntime(so.runtime):
+		return withCode(exitUsage, "--runtime must be %s", runtimeChoices())
 	case so.network != string(sandbox.NetworkNone):
 		return withCode(exitUsage, "--network must be none in this version")
 	case so.timeout < 0:
@@ -127,6 +127,9 @@ func prepareThrowaway(ctx context.Context, o *options, so sandboxOptions) (*thro
 	s, err := o.settings()
 	if err != nil {
 		return nil, err
+	}
+	if so.runtime != "" {
+		s.Sandbox.Runtime = so.runtime
 	}
 	t := &throwaway{options: so, json: o.json}
 	if err := t.openDirectories(); err != nil {
@@ -148,11 +151,32 @@ func prepareThrowaway(ctx context.Context, o *options, so sandboxOptions) (*thro
 	if t.policy, err = scaledPolicy(s, disks); err != nil {
 		return nil, err
 	}
-	t.client, err = startRunner(ctx, s, "run-"+randomHex(4), disks)
-	if err != nil {
+	if err := t.start(ctx, s, disks); err != nil {
 		return nil, err
 	}
 	return t, t.giveUp()
+}
+
+// start makes the runner. A runtime that was named needs no probe: every sandbox
+// is read back before its first command.
+func (t *throwaway) start(ctx context.Context, s *Settings, disks string) error {
+	instance := "run-" + randomHex(4)
+	if s.Sandbox.Runtime != autoRuntime {
+		var err error
+		t.client, err = startRunner(ctx, s, s.Sandbox.Runtime, instance, disks)
+		return err
+	}
+	c, err := chooseRuntime(ctx, s, instance, disks)
+	if err != nil {
+		return err
+	}
+	t.client = c.client
+	for _, p := range c.over {
+		if p.Installed {
+			fmt.Fprintf(os.Stderr, "veyra-sandboxd: the stronger OCI runtime %s was passed over: %s\n", p.Name, p.Why)
+		}
+	}
+	return nil
 }
 
 // openDirectories happens before anything is started, so that a wrong name
@@ -331,23 +355,6 @@ func (t *throwaway) tell(left []treedir.Left) error {
 		fmt.Fprintf(os.Stderr, "veyra-sandboxd: %s: %q\n", l.Kind, l.Path)
 	}
 	return nil
-}
-
-// startRunner starts the privileged process for an instance of this host.
-func startRunner(ctx context.Context, s *Settings, instance, disks string) (*runner.Client, error) {
-	if os.Geteuid() != 0 {
-		return nil, withCode(exitHost, "the oci backend needs root for its mounts and id ranges: run it as root or with sudo")
-	}
-	if err := checkHelpers(); err != nil {
-		return nil, err
-	}
-	policy, err := s.readPolicy()
-	if err != nil {
-		return nil, err
-	}
-	return runner.Start(ctx, runner.Config{
-		Instance: instance, Policy: s.Policy, Read: &policy, Images: filepath.Join(s.CacheDir, "images"), Disks: disks, Stderr: os.Stderr,
-	})
 }
 
 func randomHex(n int) string {

@@ -144,7 +144,7 @@ func defaultSettings() *Settings {
 	s.Admin.Listen = "127.0.0.1:9101"
 	s.Git = gitSettings{Origins: []string{"https://github.com"}, API: "https://api.github.com", History: "none"}
 	s.Provider = providerSettings{Dialect: "openai", ContextCharacters: 240_000, Timeout: 10 * time.Minute}
-	s.Sandbox = sandboxSettings{Backend: "auto", Runtime: "auto"}
+	s.Sandbox = sandboxSettings{Backend: "auto", Runtime: autoRuntime}
 	s.Budget.TokensPerJob = 2_000_000
 	s.Keep = keepSettings{DiskFloor: 5 << 30, Days: 14, Bytes: 5 << 30}
 	return s
@@ -250,7 +250,7 @@ func (s *Settings) checkVersion() error {
 		{"role", s.Role == string(protocol.RoleWorker) || s.Role == string(protocol.RoleVerifier), "WORKER or VERIFIER"},
 		{"engine", s.Engine == "loop", "loop"},
 		{"sandbox.backend", s.Sandbox.Backend == "auto" || s.Sandbox.Backend == "oci", "auto or oci"},
-		{"sandbox.runtime", s.Sandbox.Runtime == "auto" || s.Sandbox.Runtime == "runc", "auto or runc"},
+		{"sandbox.runtime", knownRuntime(s.Sandbox.Runtime), runtimeChoices()},
 		{"provider.dialect", s.Provider.Dialect == "openai", "openai"},
 		{"git.history", s.Git.History == "none", "none"},
 		{"registries", len(s.Registries) == 0, "empty"},

@@ -3,7 +3,6 @@ package oci
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 
@@ -21,17 +20,10 @@ import (
 // while the next one starts, so two never have to wait.
 const pooled = 2
 
-// Open makes the driver that the runner's place allows for. It looks for the
-// runtime when none is named.
+// Open makes the driver that the runner's place allows for. The runtime's file
+// must still be one that only root can change.
 func Open(place sandbox.Place) (sandbox.Driver, error) {
-	path := place.Runtime
-	var err error
-	if path == "" {
-		path, err = ownRuntime()
-	} else {
-		err = checkRuntime(path)
-	}
-	if err != nil {
+	if err := checkRuntime(place.Runtime); err != nil {
 		return nil, err
 	}
 	store, err := openStore(place.Images)
@@ -39,7 +31,7 @@ func Open(place sandbox.Place) (sandbox.Driver, error) {
 		return nil, err
 	}
 	d, err := New(Config{
-		Instance: place.Instance, Runtime: path, Stage: place.Stage, Disks: place.Disks,
+		Instance: place.Instance, Runtime: place.Runtime, Stage: place.Stage, Disks: place.Disks,
 		Run: place.Run, Images: store, Binaries: linux.Binaries{Init: place.Init, Git: place.Git},
 		Pool: pooled, Log: place.Log, Seccomp: func(p sandbox.Profile) (*specs.LinuxSeccomp, error) {
 			return policies.Seccomp(policies.SeccompKind(p))
@@ -49,14 +41,6 @@ func Open(place sandbox.Place) (sandbox.Driver, error) {
 		return nil, err // not a typed nil
 	}
 	return d, nil
-}
-
-func ownRuntime() (string, error) {
-	own, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("finding own program: %w", err)
-	}
-	return FindRuntime("runc", own, os.Getenv("PATH"))
 }
 
 // openStore returns nil where there is no store: the runner must not make one.

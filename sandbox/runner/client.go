@@ -28,7 +28,7 @@ type Config struct {
 	Images    string // directory of the image store
 	Disks     string // directory for disk images; made where missing
 	Run       string // default: RunDir
-	Runtime   string // file of the OCI runtime; empty: the driver looks
+	Runtime   string // file of the OCI runtime
 	Init, Git string // files of our programs; empty: embedded
 	Stderr    io.Writer
 }

@@ -53,6 +53,7 @@ class World:
             "GITHUB_API_URL": self.forge.api, "AI_BASE_URL": self.model.base_url, "AI_MODEL": self.model.name,
             "AI_API_KEY": self.model.key, "AI_PROVIDER": "foreign", "RUNTIME_BIND_HOST": "127.0.0.1",
             "RUNTIME_PORT": str(self.port), "RUNTIME_PUBLIC_HOST": "127.0.0.1", "RUNTIME_PUBLIC_PORT": str(self.port),
+            "VEYRA_SANDBOX_RUNTIME": os.environ.get("VEYRA_SANDBOX_RUNTIME", "runc"),  # auto is the strongest: slower
             "VEYRA_HEARTBEAT_SECONDS": "2", "VEYRA_RUNTIME_ROLE": self.role, "VEYRA_ADMIN_ADDR": f"127.0.0.1:{self.admin}"}
         if cache := os.environ.get("VEYRA_CACHE_DIR"):  # where this host keeps its images, when elsewhere
             self.env["VEYRA_CACHE_DIR"] = cache

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/oci"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
+)
+
+// autoRuntime takes the strongest OCI runtime of this host that passes its probe.
+const autoRuntime = "auto"
+
+// runtimeWords are what sandbox.runtime may be.
+func runtimeWords() []string { return append([]string{autoRuntime}, oci.Runtimes()...) }
+
+func knownRuntime(word string) bool { return slices.Contains(runtimeWords(), word) }
+
+func runtimeChoices() string {
+	words := runtimeWords()
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+}
+
+// passedOver is a runtime that is stronger than the chosen one, or would be, and
+// why it was not taken. Nothing is passed over in silence.
+type passedOver struct {
+	Name string `json:"name"`
+	// Installed says that there is one, which is not as it should be.
+	Installed bool   `json:"installed"`
+	Why       string `json:"why"`
+}
+
+// chosen is a runner with the runtime that the owner's word allows.
+type chosen struct {
+	client *runner.Client
+	report sandbox.Report
+	over   []passedOver
+}
+
+// chooseRuntime starts a runner with the wanted runtime and really starts a
+// sandbox under the policy with it. With auto the strongest comes first, and one
+// that is not there, can be replaced by others, or fails its probe, is named and
+// the next is tried. ctx bounds the starts and probes.
+func chooseRuntime(ctx context.Context, s *Settings, instance, disks string) (chosen, error) {
+	var c chosen
+	failed := checkPower()
+	if failed != nil {
+		return c, failed
+	}
+	for _, name := range wantedRuntimes(s.Sandbox.Runtime) {
+		err := c.try(ctx, s, name, instance, disks)
+		if err == nil {
+			return c, nil
+		}
+		c.over = append(c.over, passedOver{Name: name, Installed: !errors.Is(err, oci.ErrNotInstalled), Why: err.Error()})
+		failed = errors.Join(failed, fmt.Errorf("%s: %w", name, err))
+	}
+	return c, failed
+}
+
+func wantedRuntimes(word string) []string {
+	if word == autoRuntime {
+		return oci.Runtimes()
+	}
+	return []string{word}
+}
+
+// try leaves a runner only if everything that the policy wants was seen.
+func (c *chosen) try(ctx context.Context, s *Settings, name, instance, disks string) error {
+	client, err := startRunner(ctx, s, name, instance, disks)
+	if err != nil {
+		return err
+	}
+	report, err := client.Probe(ctx)
+	if report.Path != "" {
+		c.report = report // also of one that failed: it says what was seen
+	}
+	if err == nil {
+		err = unenforced(report)
+	}
+	if err != nil {
+		return errors.Join(err, client.Close())
+	}
+	c.client = client
+	return nil
+}
+
+// runtimeReason says why a runtime was chosen.
+func (s *Settings) runtimeReason() string {
+	if s.Sandbox.Runtime != autoRuntime {
+		return "named by sandbox.runtime"
+	}
+	return "the strongest of this host that passes its probe (sandbox.runtime: auto)"
+}
+
+// startRunner starts the privileged process for an instance of this host, with
+// an OCI runtime by name.
+func startRunner(ctx context.Context, s *Settings, name, instance, disks string) (*runner.Client, error) {
+	if err := checkPower(); err != nil {
+		return nil, err
+	}
+	path, err := findRuntime(name)
+	if err != nil {
+		return nil, err
+	}
+	policy, err := s.readPolicy()
+	if err != nil {
+		return nil, err
+	}
+	return runner.Start(ctx, runner.Config{
+		Instance: instance, Policy: s.Policy, Read: &policy, Images: filepath.Join(s.CacheDir, "images"),
+		Disks: disks, Runtime: path, Stderr: os.Stderr,
+	})
+}
+
+// checkPower is what every runtime needs.
+func checkPower() error {
+	if os.Geteuid() != 0 {
+		return withCode(exitHost, "the oci backend needs root for its mounts and id ranges: run it as root or with sudo")
+	}
+	return checkHelpers()
+}
+
+func findRuntime(name string) (string, error) {
+	own, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding this program: %w", err)
+	}
+	return oci.FindRuntime(name, own, os.Getenv("PATH"))
+}
+
+// tellPassedOver says which stronger runtimes there could have been, and warns of
+// those that are there.
+func tellPassedOver(log *slog.Logger, over []passedOver) {
+	for _, p := range over {
+		level := slog.LevelInfo
+		if p.Installed {
+			level = slog.LevelWarn
+		}
+		log.Log(context.Background(), level, "a stronger OCI runtime was passed over", "runtime", p.Name, "why", p.Why)
+	}
+}
