@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -48,14 +49,17 @@ func (l *Layers) Paths(ids []sandbox.LayerID) ([]string, error) {
 	return paths, nil
 }
 
-// Release gives up every disk, when no sandbox of the job is left.
+// Release gives up every disk, when no sandbox of the job is left. A further call
+// tries again what failed.
 func (l *Layers) Release() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.paths = nil
 	var failed error
-	for _, d := range l.frozen {
-		failed = errors.Join(failed, d.Release())
-	}
-	l.frozen, l.paths = nil, nil
+	l.frozen = slices.DeleteFunc(l.frozen, func(d *Disk) bool {
+		err := d.Release()
+		failed = errors.Join(failed, err)
+		return err == nil
+	})
 	return failed
 }

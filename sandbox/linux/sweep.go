@@ -1,10 +1,14 @@
 package linux
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +19,12 @@ import (
 // SweepDisks removes what an earlier runner left of its disks in dir. The caller
 // makes none meanwhile: one on its way from file to mount looks the same.
 func SweepDisks(dir string, swept sandbox.Swept) error {
-	return errors.Join(sweepLoops(dir, swept), sweepFiles(dir, swept))
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("opening the disks: %w", err)
+	}
+	defer root.Close()
+	return errors.Join(sweepLoops(dir, swept), sweepFiles(root, swept))
 }
 
 // sweepLoops detaches loop devices whose file lay in dir. They vanish by
@@ -59,18 +68,74 @@ func isMounted(device string) bool {
 
 // sweepFiles removes disk files that still have a name, because a runner died
 // between making and unlinking one, and copies of images.
-func sweepFiles(dir string, swept sandbox.Swept) error {
+func sweepFiles(disks *os.Root, swept sandbox.Swept) error {
 	for _, pattern := range []string{"disk-*.img", "copy-*"} {
-		paths, err := filepath.Glob(filepath.Join(dir, pattern))
+		names, err := fs.Glob(disks.FS(), pattern)
 		if err != nil {
 			return fmt.Errorf("listing disk files: %w", err)
 		}
-		for _, path := range paths {
-			if err := os.RemoveAll(path); err != nil {
+		for _, name := range names {
+			if err := disks.RemoveAll(name); err != nil {
 				return fmt.Errorf("removing disk file: %w", err)
 			}
 			swept["disk"]++
 		}
 	}
 	return nil
+}
+
+// Sweep ends the processes in the cgroups of a label, then removes those. What
+// live says yes to is left alone.
+func (c *Cgroups) Sweep(ctx context.Context, label string, live func(string) bool, swept sandbox.Swept) error {
+	names, err := c.below(label)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		g := Group{c, filepath.Join(label, name)}
+		if live(name) || !g.exists() {
+			continue // the living first: one that ends now is gone with its name
+		}
+		killed, err := g.Clear(ctx)
+		if err != nil {
+			return err
+		}
+		Count(swept, "cgroup", 1)
+		Count(swept, "container", min(killed, 1))
+	}
+	return nil
+}
+
+// below lists the groups of a label in all trees.
+func (c *Cgroups) below(label string) ([]string, error) {
+	names := map[string]bool{}
+	for _, h := range c.Trees {
+		entries, err := os.ReadDir(filepath.Join(h.Own, label))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("listing cgroups: %w", err)
+		}
+		for _, e := range entries {
+			if e.IsDir() {
+				names[e.Name()] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names)), nil
+}
+
+// exists says whether any tree has the group.
+func (g Group) exists() bool {
+	for _, h := range g.All.Trees {
+		if _, err := os.Stat(filepath.Join(h.Own, g.Path)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Count adds to what was swept and leaves out kinds of which there was nothing.
+func Count(swept sandbox.Swept, kind string, n int) {
+	if n > 0 {
+		swept[kind] += n
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
@@ -34,18 +33,7 @@ func TestJ02RunnerKilledInEveryState(t *testing.T) {
 	config := config(t, "test-states")
 	image := needImage(t, config)
 	for _, moment := range moments(t, 8) {
-		c, err := runner.Start(context.Background(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		kill := time.AfterFunc(moment, func() { _ = unix.Kill(c.Pid(), unix.SIGKILL) })
-		err = startSome(c, sandbox.Spec{Image: image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: small(t)})
-		if sandbox.KindOf(err) != sandbox.KindGone && sandbox.KindOf(err) != sandbox.KindStart {
-			t.Errorf("killed after %s: %v", moment, err)
-		}
-		kill.Stop()
-		<-c.Done()
-		_ = c.Close()
+		killed(t, config, sandbox.Spec{Image: image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: small(t)}, moment)
 	}
 	next := start(t, config)
 	if found := left(t, next.Pid(), config.Instance); len(found) != 0 {

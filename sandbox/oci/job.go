@@ -24,6 +24,8 @@ type job struct {
 	ids    *idRange
 	booked *hostlock.Lock // of memory and disk
 
+	closing sync.Mutex // held while Close goes on
+
 	building sync.Mutex // held while a base or an image is made, guards the three below
 	images   map[images.Digest]*mappedImage
 	bases    map[bool]string // by "without an image"
@@ -34,6 +36,7 @@ type job struct {
 	mu     sync.Mutex // guards what follows
 	boxes  map[*box]bool
 	closed bool
+	over   bool // closed to the end
 }
 
 // mappedImage is an image root, mounted with the job's ids.
@@ -167,39 +170,75 @@ func (m *mappedImage) drop() error {
 	return errors.Join(failed, m.hold.Close())
 }
 
-// Close takes the job down: sandboxes first, then what lies below them.
+// Close takes the job down: sandboxes first, then what lies below them. Until all
+// of it is gone the job keeps its ids and what it booked, and a further call, or
+// a sweep, goes on. Once done, a further call does nothing.
 func (j *job) Close(ctx context.Context) error {
-	j.mu.Lock()
-	if j.closed {
-		j.mu.Unlock()
-		return nil
-	}
-	j.closed = true
-	boxes := slices.Collect(maps.Keys(j.boxes))
-	j.mu.Unlock()
+	j.closing.Lock()
+	defer j.closing.Unlock()
 	var failed error
-	for _, b := range boxes {
+	for _, b := range j.shut() {
 		failed = errors.Join(failed, b.Close(ctx))
 	}
-	failed = errors.Join(failed, j.dropShared())
+	if failed == nil {
+		failed = j.dropShared()
+	}
+	if failed != nil {
+		return failed
+	}
+	j.end()
+	return nil
+}
+
+// end gives back what is the host's. A new job may take the id from then on.
+func (j *job) end() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.over {
+		return
+	}
+	j.over = true
 	j.ids.lock.Release()
 	j.booked.Release()
 	j.driver.forget(j)
-	return failed
 }
 
+// shut lets no sandbox begin any more and returns those that are left.
+func (j *job) shut() []*box {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.closed = true
+	return slices.Collect(maps.Keys(j.boxes))
+}
+
+// unfinished tells whether a Close has failed, and how many sandboxes it left.
+// One that is going on is none.
+func (j *job) unfinished() (boxes int, yes bool) {
+	if !j.closing.TryLock() {
+		return 0, false
+	}
+	defer j.closing.Unlock()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.boxes), j.closed && !j.over
+}
+
+// dropShared removes what it can. A disk that can't be released is tried again.
 func (j *job) dropShared() error {
 	j.building.Lock()
 	defer j.building.Unlock()
 	failed := j.layers.Release()
-	for _, m := range j.images {
+	for digest, m := range j.images {
 		failed = errors.Join(failed, m.drop())
+		delete(j.images, digest)
 	}
-	for _, path := range j.bases {
+	for bare, path := range j.bases {
 		failed = errors.Join(failed, os.RemoveAll(path))
+		delete(j.bases, bare)
 	}
 	if j.userns != nil {
 		failed = errors.Join(failed, j.userns.Close())
+		j.userns = nil
 	}
 	return failed
 }

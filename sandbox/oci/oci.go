@@ -12,8 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -46,6 +48,7 @@ type Driver struct {
 	config  Config
 	runtime ociRuntime
 	cgroups *linux.Cgroups
+	traces  linux.Traces
 	ids     []span // not ours to give
 	pool    *linux.Pool
 
@@ -80,7 +83,8 @@ func New(config Config) (*Driver, error) {
 		return nil, err
 	}
 	d.pool = linux.NewPool(config.Disks, filepath.Join(config.Stage, "d"), config.Pool, config.Log)
-	return d, nil
+	d.traces = linux.Traces{Instance: config.Instance, Run: config.Run, Disks: config.Disks, Cgroups: d.cgroups, Log: config.Log}
+	return d, d.traces.Leave()
 }
 
 // label is the name of the directory that all cgroups of an instance lie in.
@@ -146,20 +150,24 @@ func (d *Driver) forget(j *job) {
 	delete(d.jobs, j.spec.ID)
 }
 
+// openJobs are the jobs that are not closed to the end.
+func (d *Driver) openJobs() []*job {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Values(d.jobs))
+}
+
 // Close gives up the pool and the instance's cgroup.
 func (d *Driver) Close() error {
-	d.mu.Lock()
-	open := make([]*job, 0, len(d.jobs))
-	for _, j := range d.jobs {
-		open = append(open, j)
-	}
-	d.mu.Unlock()
 	var failed error
-	for _, j := range open {
+	for _, j := range d.openJobs() {
 		failed = errors.Join(failed, j.Close(context.Background()))
 	}
-	failed = errors.Join(failed, d.pool.Close())
-	return errors.Join(failed, linux.Group{All: d.cgroups, Path: d.label()}.Remove())
+	failed = errors.Join(failed, d.pool.Close(), linux.Group{All: d.cgroups, Path: d.label()}.Remove())
+	if failed != nil {
+		return failed // the traces stay
+	}
+	return d.traces.Drop()
 }
 
 func startError(op string, err error) error {

@@ -3,105 +3,61 @@ package oci
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
 
-	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
-// Sweep removes what an earlier runner of this instance left: the caller holds
-// the instance's lock, so whatever carries its label and is not ours is dead or
-// has nobody who wants it.
+// Sweep removes what crashes left: of earlier runners of this instance, whose
+// lock the caller holds; of jobs here whose end could not be finished; and of
+// other instances whose runner is dead. What it can't remove of others is logged:
+// they must not keep this instance from working.
 func (d *Driver) Sweep(ctx context.Context) (sandbox.Swept, error) {
 	swept := sandbox.Swept{}
-	err := d.sweepGroups(ctx, d.label(), swept)
-	return swept, errors.Join(err, d.sweepDisks(swept), d.sweepOnce(ctx, swept))
+	err := errors.Join(
+		d.sweepClosing(ctx, swept), d.cgroups.Sweep(ctx, d.label(), d.live, swept), d.dropLabel(), d.sweepDisks(swept),
+	)
+	d.traces.SweepOthers(ctx, swept)
+	return swept, err
 }
 
-// onceInstances is how instances of single commands begin. They have no later
-// start of their own, so whoever finds such a lock free removes what is left.
-const onceInstances = "run-"
-
-func (d *Driver) sweepOnce(ctx context.Context, swept sandbox.Swept) error {
-	dir, err := d.config.Run.Open(".")
-	if err != nil {
-		return fmt.Errorf("listing instances: %w", err)
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return fmt.Errorf("listing instances: %w", err)
-	}
+// sweepClosing goes on with jobs whose Close failed: until it is done they keep
+// their ids and what they booked, since something of theirs may still run.
+func (d *Driver) sweepClosing(ctx context.Context, swept sandbox.Swept) error {
 	var failed error
-	for _, name := range names {
-		if !strings.HasPrefix(name, onceInstances) || name == d.config.Instance {
+	for _, j := range d.openJobs() {
+		boxes, again := j.unfinished()
+		if !again {
 			continue
 		}
-		lock, err := hostlock.Take(d.config.Run, name+"/runner.lock")
-		if err != nil {
-			continue // alive, or gone meanwhile
+		if err := j.Close(ctx); err != nil {
+			failed = errors.Join(failed, err)
+			continue
 		}
-		failed = errors.Join(failed, d.sweepGroups(ctx, "veyra-"+name, swept))
-		swept["lock"]++
-		lock.Release()
-		_ = d.config.Run.Remove(name) // not empty: somebody else's to remove
+		linux.Count(swept, "container", boxes)
 	}
 	return failed
 }
 
-// sweepGroups ends the processes in the instance's cgroups, then removes those.
-// Sandboxes that this runner holds are skipped.
-func (d *Driver) sweepGroups(ctx context.Context, label string, swept sandbox.Swept) error {
-	names := map[string]bool{}
-	for _, h := range d.cgroups.Trees {
-		entries, err := os.ReadDir(filepath.Join(h.Own, label))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("listing cgroups: %w", err)
-		}
-		for _, e := range entries {
-			if e.IsDir() && !(label == d.label() && d.live(e.Name())) {
-				names[e.Name()] = true
-			}
-		}
+// dropLabel removes the instance's own cgroups between jobs. No job can begin
+// meanwhile: the runtime would miss the directory that it has just looked for.
+func (d *Driver) dropLabel() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.jobs) > 0 {
+		return nil
 	}
-	for name := range names {
-		g := linux.Group{All: d.cgroups, Path: filepath.Join(label, name)}
-		killed, err := g.Clear(ctx)
-		if err != nil {
-			return err
-		}
-		swept["cgroup"]++
-		if killed > 0 {
-			swept["container"]++
-		}
-	}
-	if label != d.label() || !d.hasBoxes() {
-		return linux.Group{All: d.cgroups, Path: label}.Remove()
-	}
-	return nil
+	return linux.Group{All: d.cgroups, Path: d.label()}.Remove()
 }
 
 // live says whether a sandbox of that name belongs to this runner.
 func (d *Driver) live(name string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, j := range d.jobs {
+	for _, j := range d.openJobs() {
 		if j.has(name) {
 			return true
 		}
 	}
 	return false
-}
-
-func (d *Driver) hasBoxes() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.jobs) > 0
 }
 
 func (j *job) has(name string) bool {

@@ -39,6 +39,7 @@ type Client struct {
 	conn   *conn
 	cmd    *exec.Cmd
 	policy policies.Policy
+	swept  sandbox.Swept // by the runner's start
 	done   chan struct{} // closed when the runner can't be reached any more
 	exited chan struct{} // closed when the process is gone
 
@@ -86,9 +87,11 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, err
 	}
 	go c.read()
-	if _, err := c.call(ctx, request{Op: opHello, Policy: policyDigest(policy)}); err != nil {
+	hello, err := c.call(ctx, request{Op: opHello, Policy: policyDigest(policy)})
+	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
+	c.swept = hello.Swept
 	return c, nil
 }
 
@@ -98,6 +101,9 @@ func (cfg Config) policy() (policies.Policy, error) {
 	}
 	return policies.Load(cfg.Policy)
 }
+
+// Swept is what the runner removed at its start, before it answered.
+func (c *Client) Swept() sandbox.Swept { return c.swept }
 
 func socketPair() (ours, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

@@ -136,12 +136,12 @@ func (s settings) live(c *conn, policy policies.Policy, parts Parts, log *slog.L
 	}
 	defer leaveInstance(shared, lock, s.run, s.instance)
 	defer os.Remove(filepath.Join(s.disks, s.instance)) // empty by then
-	driver, err := s.open(shared, policy, parts, log)
+	driver, swept, err := s.open(shared, policy, parts, log)
 	if err != nil {
 		return decline(c, err)
 	}
 	server := &server{
-		conn: c, driver: driver, policy: policy, log: log,
+		conn: c, driver: driver, policy: policy, log: log, swept: swept,
 		jobs: map[sandbox.JobID]*openJob{}, boxes: map[string]openBox{},
 	}
 	return server.serve(context.Background())
@@ -149,26 +149,26 @@ func (s settings) live(c *conn, policy policies.Policy, parts Parts, log *slog.L
 
 // open makes the stage and the driver, and removes what an earlier runner left
 // before anybody can ask for something new.
-func (s settings) open(shared *os.Root, policy policies.Policy, parts Parts, log *slog.Logger) (sandbox.Driver, error) {
+func (s settings) open(shared *os.Root, policy policies.Policy, parts Parts, log *slog.Logger) (sandbox.Driver, sandbox.Swept, error) {
 	place, err := s.place(shared, policy, parts, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := settle(s.run); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	driver, err := parts.Open(place)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	swept, err := driver.Sweep(context.Background())
 	if err != nil {
-		return nil, errors.Join(err, driver.Close())
+		return nil, nil, errors.Join(err, driver.Close())
 	}
 	if len(swept) > 0 {
 		log.Info("swept what an earlier runner left", "swept", swept)
 	}
-	return driver, nil
+	return driver, swept, nil
 }
 
 // decline answers the first request with the reason why there is no runner.

@@ -24,6 +24,8 @@ type server struct {
 	driver sandbox.Driver
 	policy policies.Policy
 	log    *slog.Logger
+	// swept is what the start removed; hello tells.
+	swept sandbox.Swept
 
 	requests sync.WaitGroup
 
@@ -102,7 +104,7 @@ func (s *server) do(ctx context.Context, r request) (reply, error) {
 	}
 	switch r.Op {
 	case opHello:
-		return reply{}, nil
+		return reply{Swept: s.swept}, nil
 	case opFacts:
 		report, err := s.driver.Facts(ctx)
 		return reply{Report: &report}, err

@@ -1,0 +1,88 @@
+package oci
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
+)
+
+// TestSweepFinishesWhatCloseCouldNot: a sandbox whose processes can't be ended
+// keeps its job's ids and booking, so that nobody else gets them, until a sweep
+// has ended it.
+func TestSweepFinishesWhatCloseCouldNot(t *testing.T) {
+	d := bareDriver(t)
+	j := &job{driver: d, spec: sandbox.JobSpec{ID: "stuck"}, boxes: map[*box]bool{}, ids: &idRange{lock: lockFile(t, d, "range")}, booked: lockFile(t, d, "booking")}
+	if err := d.admit(j); err != nil {
+		t.Fatal(err)
+	}
+	b := &box{job: j, id: "s1", dir: t.TempDir(), group: linux.Group{All: d.cgroups, Path: filepath.Join(d.label(), "s1")}}
+	j.boxes[b] = true
+	// What can't be read as a list of processes can't be ended.
+	procs := filepath.Join(d.cgroups.Trees[0].Own, b.group.Path, "cgroup.procs")
+	if err := os.MkdirAll(procs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Close(context.Background()); err == nil {
+		t.Fatal("a sandbox that can't be ended was closed")
+	}
+	if swept, err := d.Sweep(context.Background()); err == nil || len(swept) != 0 {
+		t.Errorf("it was swept: %v, %v", swept, err)
+	}
+	for _, name := range []string{"range", "booking"} {
+		if _, err := hostlock.Take(d.config.Run, name); err == nil {
+			t.Errorf("the %s is free while the sandbox may live", name)
+		}
+	}
+	if err := os.Remove(procs); err != nil {
+		t.Fatal(err)
+	}
+	if swept, err := d.Sweep(context.Background()); err != nil || swept["container"] != 1 {
+		t.Errorf("a sweep took %v, %v", swept, err)
+	}
+	for _, name := range []string{"range", "booking"} {
+		lock, err := hostlock.Take(d.config.Run, name)
+		if err != nil {
+			t.Fatalf("the %s: %v", name, err)
+		}
+		lock.Release()
+	}
+	if swept, err := d.Sweep(context.Background()); err != nil || len(swept) != 0 {
+		t.Errorf("another sweep took %v, %v", swept, err)
+	}
+}
+
+// bareDriver has directories for trees and starts nothing.
+func bareDriver(t *testing.T) *Driver {
+	t.Helper()
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	if err := root.Mkdir("inside", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	d := &Driver{
+		config:  Config{Instance: "inside", Run: root, Disks: t.TempDir(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
+		runtime: ociRuntime{state: t.TempDir()},
+		cgroups: &linux.Cgroups{Trees: []linux.Hierarchy{{Own: t.TempDir()}}}, jobs: map[sandbox.JobID]*job{},
+	}
+	d.traces = linux.Traces{Instance: "inside", Run: root, Cgroups: d.cgroups, Log: d.config.Log}
+	return d
+}
+
+func lockFile(t *testing.T, d *Driver, name string) *hostlock.Lock {
+	t.Helper()
+	lock, err := hostlock.Take(d.config.Run, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lock
+}
