@@ -22,8 +22,9 @@ type commitTree struct {
 	claim claim
 	files []changedFile
 	// restore is a file with the base versions of changed test files; "" when
-	// there is nothing to run them for.
-	restore string
+	// there is nothing to run them for. restoreAll holds those of changed
+	// settings, too; "" when the change touches none.
+	restore, restoreAll string
 }
 
 // changedFile is one path of the change with both of its texts.
@@ -65,7 +66,7 @@ func (v *verification) checkOutOnce(ctx, webCtx context.Context, c claim) (commi
 		return out, err
 	}
 	out.files = changedTexts(c, base, head)
-	if out.restore, err = v.keepBaseTests(c, base); err != nil {
+	if err := v.keepBaseTests(&out, base); err != nil {
 		return out, err
 	}
 	layers, err := head.place.Freeze(ctx, []sandbox.Part{{Paths: []string{sandbox.Workspace}}})
@@ -170,16 +171,29 @@ const (
 )
 
 // keepBaseTests spools the base versions of the test files that the change
-// touches: what was changed or deleted as it was, what was added as absent.
-func (v *verification) keepBaseTests(c claim, base tree) (string, error) {
+// touches, alone and with those of settings.
+func (v *verification) keepBaseTests(c *commitTree, base tree) (err error) {
 	if !slices.ContainsFunc(base.Paths(), func(p string) bool { return isTestPath(p) && !isTestControl(p) }) {
-		return "", nil // nothing to run against the change
+		return nil // nothing to run against the change
 	}
+	if c.restore, err = v.keepBase(c.claim, base, "tests", isTestPath); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(c.claim.changed, func(p gitops.ChangedPath) bool { return isTestSetting(p.Path) }) {
+		c.restoreAll, err = v.keepBase(c.claim, base, "settings", func(p string) bool { return isTestPath(p) || isTestSetting(p) })
+	}
+	return err
+}
+
+// keepBase spools the base versions of the wanted paths that the change touches:
+// what was changed or deleted as it was, what was added as absent. "" says that
+// there are none.
+func (v *verification) keepBase(c claim, base tree, name string, wanted func(path string) bool) (string, error) {
 	var files []plainFile
 	var deletes []string
 	left := maxTestFiles
 	for _, p := range c.changed {
-		if !isTestPath(p.Path) {
+		if !wanted(p.Path) {
 			continue
 		}
 		entry, existed := base.manifest.Lookup(p.Path)
@@ -201,22 +215,22 @@ func (v *verification) keepBaseTests(c claim, base tree) (string, error) {
 	if len(files)+len(deletes) == 0 {
 		return "", nil
 	}
-	return v.spoolTree(files, append(deletes, inTheWay(c, files)...))
+	return v.spoolTree(name, files, append(deletes, inTheWay(c, files, wanted)...))
 }
 
-// inTheWay are paths, no tests themselves, that took the place of a directory
+// inTheWay are paths, not wanted themselves, that took the place of a directory
 // above a test: a link, mostly.
-func inTheWay(c claim, files []plainFile) (paths []string) {
+func inTheWay(c claim, files []plainFile, wanted func(path string) bool) (paths []string) {
 	for _, p := range c.changed {
-		if p.Status == gitops.PathAdded && !isTestPath(p.Path) && hasBelow(files, p.Path) {
+		if p.Status == gitops.PathAdded && !wanted(p.Path) && hasBelow(files, p.Path) {
 			paths = append(paths, p.Path)
 		}
 	}
 	return paths
 }
 
-func (v *verification) spoolTree(files []plainFile, deletes []string) (string, error) {
-	name := v.spoolPath(spoolPrefix + "tests" + spoolSuffix)
+func (v *verification) spoolTree(name string, files []plainFile, deletes []string) (string, error) {
+	name = v.spoolPath(spoolPrefix + name + spoolSuffix)
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
 		return "", fmt.Errorf("keeping the base tests: %w", err)

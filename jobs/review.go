@@ -18,7 +18,13 @@ type ran struct {
 	ready  ready
 	first  testRun
 	old    *testRun // nil: nothing to put back, or the first run failed
+	// settings is the run with the base versions of changed settings, too, where
+	// another decides already; nil: the change touches none.
+	settings *testRun
 }
+
+// sound: the commands passed, and each runner came to its end.
+func (t testRun) sound() bool { return t.passed() && !t.cut }
 
 // test is the clean room: the commit's layer, measured in a sandbox that never
 // saw a pack, and a fresh sandbox for each run.
@@ -41,14 +47,45 @@ func (v *verification) test(ctx context.Context, c commitTree, r ready) (ran, er
 		return ran{}, fail(protocol.CodeNoTestsRun, "running the tests", errors.New("the detected command ran no tests"))
 	}
 	out := ran{commit: c, ready: r, first: first}
-	if !first.passed() || c.restore == "" {
+	if !first.sound() {
 		return out, nil
 	}
-	old, err := v.runUnlimited(ctx, r, c.restore)
+	if err := v.testOld(ctx, &out); err != nil || c.restoreAll == "" || out.old != nil && !out.old.sound() {
+		return out, err
+	}
+	return out, v.testSettings(ctx, &out)
+}
+
+// testOld runs the tests that the change replaced.
+func (v *verification) testOld(ctx context.Context, out *ran) error {
+	if out.commit.restore == "" {
+		return nil
+	}
+	old, err := v.runUnlimited(ctx, out.ready, out.commit.restore)
 	if err == nil && !old.empty {
 		out.old = &old
 	}
-	return out, err
+	return err
+}
+
+// testSettings runs the tests with the base versions of changed settings as
+// well. Where none of the replaced tests ran without those, since the change
+// hides them from the runner, it is this run that decides. Else the change may
+// need its settings for other reasons, and what comes of it is told.
+func (v *verification) testSettings(ctx context.Context, out *ran) error {
+	c, decides := out.commit, out.old == nil && out.commit.restore != ""
+	if decides {
+		run, err := v.runUnlimited(ctx, out.ready, c.restoreAll)
+		if err == nil && !run.empty {
+			out.old = &run
+		}
+		return err
+	}
+	run, err := again(ctx, func() (testRun, error) { return v.runFresh(ctx, out.ready, c.restoreAll) })
+	if err == nil && !run.empty {
+		out.settings = &run
+	}
+	return err
 }
 
 // runUnlimited runs the tests and, when a limit of this host kept them from
@@ -96,7 +133,7 @@ func (v *verification) runFresh(ctx context.Context, r ready, restore string) (t
 		}
 		return run, err
 	}
-	v.files.say("once more with the base versions of the changed test files")
+	v.files.say("once more with base versions of changed files")
 	if err := v.pour(ctx, place, restore, r.rules.Policy.Limits, everything()); err != nil {
 		return testRun{}, err
 	}

@@ -14,15 +14,16 @@ var testControls = []string{
 	"jest.config.js", ".mocharc.json", "phpunit.xml", "phpunit.xml.dist", ".rspec", "surefire.properties",
 }
 
-// testSettings are files that may say how tests are run, beside much else: they
-// can't be put back for a run, since the change may need what else they say.
+// testSettings are files that may say how tests are run, beside much else. The
+// change may need what else they say, so that a run with the base versions of
+// them, too, decides only where there is no other (see review.go).
 var testSettings = []string{
 	"pyproject.toml", "package.json", "Makefile", "noxfile.py", "Rakefile", "composer.json", "Cargo.toml",
 	"build.gradle", "build.gradle.kts", "pom.xml", "foundry.toml", "manage.py",
 }
 
-// testDirs hold nothing but tests and what they need, by custom.
-var testDirs = []string{"test", "tests", "spec", "specs", "__tests__"}
+// testDirs hold nothing but tests and what they need or compare with, by custom.
+var testDirs = []string{"test", "tests", "spec", "specs", "__tests__", "__snapshots__", "testdata"}
 
 // testName matches what the common runners take for a file of tests.
 var testName = regexp.MustCompile(`^(test[_-].*|.*[._-](test|tests|spec)|.*(Test|Tests|TestCase|Spec)|test|tests)\.[A-Za-z0-9]+$|\.t\.sol$`)
@@ -43,3 +44,5 @@ func isTestPath(p string) bool {
 }
 
 func isTestControl(p string) bool { return slices.Contains(testControls, path.Base(p)) }
+
+func isTestSetting(p string) bool { return slices.Contains(testSettings, path.Base(p)) }

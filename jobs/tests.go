@@ -21,6 +21,7 @@ type testRun struct {
 	limits []sandbox.Limit
 	ended  sandbox.Limit // the limit that ended the run, or ""
 	empty  bool          // a runner said that it ran no tests
+	cut    bool          // a runner ended with 0 and had told no result
 }
 
 // passed: a limit that ended a command is never a pass, whatever its code.
@@ -41,7 +42,7 @@ func (j *job) runTests(ctx context.Context, r ready, place sandbox.Sandbox) (tes
 		}
 		text := kept.String()
 		fmt.Fprintf(output, "$ %s\n%s", r.plan.Commands[i], text)
-		run.add(exit, text)
+		run.add(args, exit, text)
 		if !run.passed() || exit.Gone {
 			break
 		}
@@ -66,7 +67,7 @@ func (j *job) runCommand(ctx context.Context, place sandbox.Sandbox, args []stri
 	return exit, err
 }
 
-func (t *testRun) add(exit sandbox.Exit, output string) {
+func (t *testRun) add(args []string, exit sandbox.Exit, output string) {
 	t.limits = append(t.limits, exit.Limits...)
 	if exit.Ended != "" {
 		t.ended = exit.Ended
@@ -77,6 +78,7 @@ func (t *testRun) add(exit sandbox.Exit, output string) {
 		t.code = -1
 	}
 	t.empty = t.empty || ranNothing(exit.Code, output)
+	t.cut = t.cut || exit.Code == 0 && endedEarly(args, output)
 }
 
 // noTests are the words of the runners for "there was nothing to run". A job
@@ -87,6 +89,24 @@ var noTests = regexp.MustCompile(`(?m)^(Ran 0 tests in |NO TESTS RAN|(=+ )?no te
 // test; older ones end with 0 and say so.
 func ranNothing(code int, output string) bool {
 	return (code == 5 || code == 0) && noTests.MatchString(output)
+}
+
+// results are what runners that came to their end have always printed, however
+// quiet they were asked to be. That a job can print it, too, is no reason to
+// believe those who don't.
+var results = map[string]*regexp.Regexp{
+	"unittest": regexp.MustCompile(`(?m)^(Ran \d+ tests? in |NO TESTS RAN)`),
+	"pytest":   regexp.MustCompile(`\b\d+ (passed|skipped|xfailed|xpassed|deselected)\b|\[100%\]|no tests ran in `),
+}
+
+// endedEarly tells whether a runner's process ended, by what it ran, before the
+// runner did.
+func endedEarly(args []string, output string) bool {
+	if len(args) < 3 || args[1] != "-m" {
+		return false
+	}
+	result, known := results[args[2]]
+	return known && !result.MatchString(output)
 }
 
 // detected tells whether the commands were found by us: then an empty run is

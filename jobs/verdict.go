@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -61,10 +60,10 @@ func (v *verification) noteRules(c claim) {
 }
 
 // noteSettings tells the model, and whoever reads the report, to look at what
-// the run with the base versions can't undo.
+// the run with the base versions of tests can't undo.
 func (v *verification) noteSettings(c claim) {
 	for _, p := range c.changed {
-		if slices.Contains(testSettings, path.Base(p.Path)) {
+		if isTestSetting(p.Path) {
 			v.note(protocol.SeverityMedium, "The change touches a file that may say how tests are run", fmt.Sprintf("%q", p.Path))
 		}
 	}
@@ -74,7 +73,15 @@ func (v *verification) noteRuns(r ran) {
 	if r.first.empty {
 		v.note(protocol.SeverityMedium, "The funded command ran no tests", "Its runner says so.")
 	}
-	if r.old != nil && !r.old.passed() {
+	if r.first.cut {
+		v.note(protocol.SeverityHigh, "The tests ended before their runner told a result",
+			"The exit status is 0, but what ran ended the runner: nothing says that a test passed.")
+	}
+	if r.settings != nil && !r.settings.sound() {
+		v.note(protocol.SeverityMedium, "The tests fail with the base versions of the files that say how they are run",
+			"The change may need its versions for other reasons, or may keep tests from being run.")
+	}
+	if r.old != nil && !r.old.sound() {
 		v.note(protocol.SeverityHigh, "The change fails the tests that it replaced",
 			"With the base versions of the test files that the change touches, the validation commands fail.")
 	}
@@ -153,6 +160,9 @@ func (v *verification) notes(r ran) []string {
 	if r.old != nil {
 		notes = append(notes, "They pass as well with the base versions of the test files that the change touches.")
 	}
+	if r.settings != nil && r.settings.sound() {
+		notes = append(notes, "They pass as well with the base versions of the changed files that may say how tests are run.")
+	}
 	for _, f := range v.noted {
 		if line := f.Title + "."; !slices.Contains(notes, line) {
 			notes = append(notes, line)
@@ -163,7 +173,7 @@ func (v *verification) notes(r ran) []string {
 
 // verdict is never better than the tests allow.
 func verdict(j judged, findings []finding) protocol.Verdict {
-	passed := j.decided == "" && j.first.passed() && (j.old == nil || j.old.passed())
+	passed := j.decided == "" && j.first.sound() && (j.old == nil || j.old.sound())
 	for _, c := range j.judgement.Criteria {
 		passed = passed && c.Passed
 	}
@@ -207,7 +217,7 @@ func (v *verification) noneMet(why string) []coding.Criterion {
 
 // outputs shows both runs when the second failed: it is the reason then.
 func outputs(r ran) string {
-	if r.old == nil || r.old.passed() {
+	if r.old == nil || r.old.sound() {
 		return r.first.output
 	}
 	return r.first.output + "\n[with the base versions of the changed test files: exit status " +

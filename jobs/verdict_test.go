@@ -91,7 +91,7 @@ func TestPathsOfTests(t *testing.T) {
 		"tests/x.json": true, "src/test/java/A.java": true, "a/__tests__/b.js": true, "pkg/a_test.go": true, "test_a.py": true,
 		"a_test.py": true, "app.spec.ts": true, "app.test.tsx": true, "CalcTest.java": true, "spec/a_spec.rb": true, "A.t.sol": true,
 		"conftest.py": true, "src/setup.cfg": true, "tests.py": true,
-		"tests": true, "src/Test": true,
+		"tests": true, "src/Test": true, "pkg/testdata/golden.txt": true, "ui/__snapshots__/a.test.js.snap": true,
 		"latest.py": false, "contest.go": false, "src/attest/a.py": false, "README.md": false, "protest.rb": false, "testing.py": false,
 	} {
 		if got := isTestPath(path); got != want {

@@ -121,6 +121,19 @@ def obliging(change, code=0):
     return scenario
 
 
+def no_filters(world):
+    """A git host that can't leave files out, and a branch that began sixty commits ago."""
+    job = submit(world, GOOD)
+    repository = world.forge.path(job.full_name)
+    world.forge.git(repository, "config", "uploadpack.allowFilter", "false")
+    tip = world.forge.head(job.full_name, "main")
+    for n in range(60):
+        tip = world.forge.git(repository, "commit-tree", "main^{tree}", "-p", tip, "-m", f"Other work {n}")
+    world.forge.git(repository, "update-ref", "refs/heads/main", tip)
+    world.run(job)
+    concluded(job, "APPROVED")
+
+
 def forbidden_path(world):
     job = reviewed(world, {**GOOD, "deploy/run.sh": "true\n"})
     equal(job.accepted["verdict"], "REJECTED", "verdict")
@@ -364,7 +377,8 @@ REVIEWS = [
     ("judgements that can't be used", unfit_judgements), ("tests broken", tests_broken),
     ("tests bent to the change", obliging(WORN)), ("tests deleted", obliging({**BAD, "tests/test_calc.py": None, "tests/test_other.py": TEST.replace("add(2, 3), 5", "1, 1")})),
     ("tests skipped", obliging({**BAD, "tests/test_calc.py": TEST.replace("    def", "    @unittest.skip('later')\n    def")})),
-    ("forbidden path in the change", forbidden_path),
+    ("tests ended early by what they test", obliging({"calc.py": "import os\n\n\ndef add(a, b):\n    os._exit(0)\n"})),
+    ("git host without filters", no_filters), ("forbidden path in the change", forbidden_path),
     ("no toolchain", inconclusive("UNSUPPORTED_TOOLCHAIN", {"README.md": "# Better\n"}, {})),
     ("two toolchains", inconclusive("AMBIGUOUS_TOOLCHAIN", files={"go.mod": "module example.invalid/x\n", "x_test.go": "package x\n", "pyproject.toml": "[project]\nname = 'sample'\nversion = '1'\n"})),
     ("unsafe command", inconclusive("UNSAFE_VALIDATION_COMMAND", policy={"required_commands": ["pytest; id"]})),
