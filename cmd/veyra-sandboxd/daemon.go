@@ -139,7 +139,7 @@ func supervisorConfig(s *Settings, host *host) supervisor.Config {
 	return supervisor.Config{
 		Git:  s.gitOrigins(),
 		Role: protocol.Role(s.Role), Version: version, Provider: s.provider(), Model: s.Provider.Model,
-		Policy: host.policy.Name, Heartbeat: s.ControlPlane.Heartbeat, JobsDir: host.paths.jobs, SigningLog: host.paths.signingLog,
+		Policy: host.policy.Name, Accepted: acceptedSentences(host.advice), Heartbeat: s.ControlPlane.Heartbeat, JobsDir: host.paths.jobs, SigningLog: host.paths.signingLog,
 		OwnerUID: os.Getuid(), BehindProxy: s.Public.TLS.Mode == "proxy",
 	}
 }

@@ -47,6 +47,7 @@ type host struct {
 	signer   *signer.Client
 	runner   *runner.Client
 	report   sandbox.Report
+	advice   []policies.Finding
 	fitness  *fitness
 	pairing  *supervisor.Pairing
 	policy   policies.Policy
@@ -187,7 +188,8 @@ func (h *host) startBackend(ctx context.Context, log *slog.Logger) (err error) {
 	if err != nil {
 		return withCode(exitHost, "this host can't enforce the policy %s (see `veyra-sandboxd doctor`): %w", h.policy.Name, err)
 	}
-	h.runner, h.report = c.client, c.report
+	h.runner, h.report, h.advice = c.client, c.report, c.advice
+	h.weakenings = append(h.weakenings, adviceWeakenings(c.advice)...)
 	if h.swept, err = h.runner.Sweep(ctx); err != nil {
 		return withCode(exitHost, "sweeping what an earlier run left: %w", err)
 	}

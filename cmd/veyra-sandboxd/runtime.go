@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/oci"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
@@ -41,13 +42,14 @@ type passedOver struct {
 type chosen struct {
 	client *runner.Client
 	report sandbox.Report
+	advice []policies.Finding // about what the report names
 	over   []passedOver
 }
 
 // chooseRuntime starts a runner with the wanted runtime and really starts a
 // sandbox under the policy with it. With auto the strongest comes first, and one
-// that is not there, can be replaced by others, or fails its probe, is named and
-// the next is tried. ctx bounds the starts and probes.
+// that is not there, can be replaced by others, fails its probe, or has a flaw that
+// the policy refuses, is named and the next is tried. ctx bounds the starts and probes.
 func chooseRuntime(ctx context.Context, s *Settings, instance, disks string) (chosen, error) {
 	var c chosen
 	failed := checkPower()
@@ -84,6 +86,9 @@ func (c *chosen) try(ctx context.Context, s *Settings, name, instance, disks str
 	}
 	if err == nil {
 		err = unenforced(report)
+	}
+	if err == nil {
+		c.advice, err = advise(ctx, s, report)
 	}
 	if err != nil {
 		return errors.Join(err, client.Close())

@@ -163,7 +163,14 @@ func (t *throwaway) start(ctx context.Context, s *Settings, disks string) error 
 	instance := "run-" + randomHex(4)
 	if s.Sandbox.Runtime != autoRuntime {
 		var err error
-		t.client, err = startRunner(ctx, s, s.Sandbox.Runtime, instance, disks)
+		if t.client, err = startRunner(ctx, s, s.Sandbox.Runtime, instance, disks); err != nil {
+			return err
+		}
+		report, err := t.client.Facts(ctx)
+		if err != nil {
+			return err
+		}
+		_, err = advise(ctx, s, report)
 		return err
 	}
 	c, err := chooseRuntime(ctx, s, instance, disks)

@@ -20,9 +20,8 @@ func probeLimits(p policies.Policy) policies.Limits {
 	return l
 }
 
-// Probe really starts a sandbox, and runs a command in it that can only end
-// well when all of it works.
-func (c *Client) Probe(ctx context.Context) (sandbox.Report, error) {
+// Facts names the backend and its software without starting a sandbox.
+func (c *Client) Facts(ctx context.Context) (sandbox.Report, error) {
 	r, err := c.call(ctx, request{Op: opFacts})
 	if err != nil {
 		return sandbox.Report{}, err
@@ -30,9 +29,19 @@ func (c *Client) Probe(ctx context.Context) (sandbox.Report, error) {
 	if r.Report == nil {
 		return sandbox.Report{}, &sandbox.Error{Kind: sandbox.KindStart, Op: "probing: no answer"}
 	}
+	return *r.Report, nil
+}
+
+// Probe really starts a sandbox, and runs a command in it that can only end
+// well when all of it works.
+func (c *Client) Probe(ctx context.Context) (sandbox.Report, error) {
+	report, err := c.Facts(ctx)
+	if err != nil {
+		return report, err
+	}
 	seen, err := c.probe(ctx)
-	r.Report.Controls = append(r.Report.Controls, seen...)
-	return *r.Report, err
+	report.Controls = append(report.Controls, seen...)
+	return report, err
 }
 
 func (c *Client) probe(ctx context.Context) (seen []sandbox.Control, err error) {
