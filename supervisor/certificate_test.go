@@ -2,14 +2,8 @@ package supervisor_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -22,33 +16,10 @@ import (
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
+	"github.com/veyra-labs/veyra-sandboxd/supervisor/acmetest"
 )
 
 const publicName = "worker.example.net"
-
-// certificate makes a self-signed pair, as PEM.
-func certificate(t *testing.T, serial int64, names ...string) (cert, key []byte) {
-	t.Helper()
-	secret, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "test"}, DNSNames: names,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &secret.PublicKey, secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	raw, err := x509.MarshalPKCS8PrivateKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
-}
 
 // pairFiles is a directory with a certificate and a key.
 type pairFiles struct {
@@ -59,7 +30,7 @@ type pairFiles struct {
 func newPairFiles(t *testing.T) *pairFiles {
 	dir := t.TempDir()
 	p := &pairFiles{t, filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")}
-	cert, key := certificate(t, 1, publicName)
+	cert, key := acmetest.Certificate(t, 1, publicName)
 	p.replace(p.cert, cert)
 	p.replace(p.key, key)
 	return p
@@ -97,7 +68,7 @@ func TestChangedCertificatesAreServed(t *testing.T) {
 		}
 	}
 	want("at first", 1)
-	cert, key := certificate(t, 2, publicName)
+	cert, key := acmetest.Certificate(t, 2, publicName)
 	p.replace(p.cert, cert)
 	want("a new certificate beside the old key", 1)
 	p.replace(p.key, key)
@@ -106,7 +77,7 @@ func TestChangedCertificatesAreServed(t *testing.T) {
 		t.Errorf("certificate %d", got)
 	}
 
-	third, thirdKey := certificate(t, 3, publicName)
+	third, thirdKey := acmetest.Certificate(t, 3, publicName)
 	p.replace(p.key, thirdKey)
 	p.replace(p.cert, third)
 	// Within a second of the last look nobody looks again.
@@ -159,7 +130,7 @@ func TestLinkedCertificatesAreFollowed(t *testing.T) {
 		}
 	}
 	next := newPairFiles(t)
-	text, secret := certificate(t, 7, publicName)
+	text, secret := acmetest.Certificate(t, 7, publicName)
 	next.replace(next.cert, text)
 	next.replace(next.key, secret)
 	for link, target := range map[string]string{cert: next.cert, key: next.key} {
@@ -177,7 +148,7 @@ func TestLinkedCertificatesAreFollowed(t *testing.T) {
 
 func TestUnusablePairsAreRefusedAtStart(t *testing.T) {
 	p := newPairFiles(t)
-	_, other := certificate(t, 2, publicName)
+	_, other := acmetest.Certificate(t, 2, publicName)
 	for name, spoil := range map[string]func(){
 		"another key": func() { p.replace(p.key, other) },
 		"no key":      func() { p.replace(p.key, nil) },

@@ -1,14 +1,9 @@
 package main_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -17,7 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/supervisor/acmetest"
 )
 
 const workerName = "worker.example.net"
@@ -26,31 +22,15 @@ const workerName = "worker.example.net"
 // each by a rename, as renewers do.
 func newPair(t *testing.T, dir string, serial int64, mode os.FileMode) []byte {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), DNSNames: []string{workerName}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certText := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})
-	for name, text := range map[string][]byte{"cert.pem": certText, "key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})} {
+	cert, key := acmetest.Certificate(t, serial, workerName)
+	for name, text := range map[string][]byte{"cert.pem": cert, "key.pem": key} {
 		path := filepath.Join(dir, name)
 		writeFile(t, path+".new", string(text), mode)
 		if err := os.Rename(path+".new", path); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return certText
+	return cert
 }
 
 // certificateDir is a directory that every user may pass.

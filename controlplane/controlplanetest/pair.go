@@ -28,6 +28,8 @@ type PairOptions struct {
 	LoseClaim bool
 	// Claim may change the claim before it is sent.
 	Claim func(map[string]any)
+	// Transport carries both calls; nil: the plane's own.
+	Transport http.RoundTripper
 }
 
 // Refusal is what a runtime said instead of taking part.
@@ -57,7 +59,7 @@ func (p *Plane) PairWith(ctx context.Context, link string, opts PairOptions) (st
 	if id == "" {
 		id = p.AddAgent(AgentSpec{})
 	}
-	caller := p.newCaller(base)
+	caller := p.newCaller(base, opts.Transport)
 	defer caller.client.CloseIdleConnections()
 	identity, err := p.challenge(ctx, caller, token, id, opts)
 	if err != nil {
@@ -92,10 +94,12 @@ type caller struct {
 	client *http.Client
 }
 
-func (p *Plane) newCaller(base string) caller {
-	var way http.RoundTripper = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.opts.Roots}}
-	if p.opts.Transport != nil {
+func (p *Plane) newCaller(base string, way http.RoundTripper) caller {
+	if way == nil {
 		way = p.opts.Transport
+	}
+	if way == nil {
+		way = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.opts.Roots}}
 	}
 	return caller{base, &http.Client{
 		Timeout: 20 * time.Second,
