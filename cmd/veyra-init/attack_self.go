@@ -68,6 +68,24 @@ func (a *attacker) descriptors() {
 		a.report(fmt.Sprintf("fd_%d", fd), "done", to)
 	}
 	a.seen("open", strconv.Itoa(open))
+	for fd := range 3 {
+		a.seen(fmt.Sprintf("standard_%d", fd), kindOf(fd))
+	}
+}
+
+// kindOf tells pipes and /dev/null from what a job must not be given.
+func kindOf(fd int) string {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return errnoName(err)
+	}
+	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFIFO:
+		return "pipe"
+	case st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3):
+		return "null"
+	}
+	return fmt.Sprintf("mode %o", st.Mode)
 }
 
 func (a *attacker) environment() {

@@ -67,7 +67,7 @@ const (
 // checks are all controls, by name.
 var checks = map[string]check{
 	"identity":          {order: 1, attack: attack.Identity, judge: identity, fix: fixRuntime},
-	"descriptors":       {order: 2, attack: attack.Descriptors, judge: facts(map[string][]string{"open": {"0"}}), fix: fixRuntime},
+	"descriptors":       {order: 2, attack: attack.Descriptors, judge: descriptors, fix: fixRuntime},
 	"environment":       {order: 3, attack: attack.Environment, judge: environment, fix: fixRuntime},
 	"namespaces":        {order: 4, attack: attack.Namespaces, judge: namespaces.judge, fix: fixProfile},
 	"mount_calls":       {order: 5, attack: attack.Mounts, judge: mounts.judge, fix: fixProfile},

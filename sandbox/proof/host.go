@@ -25,6 +25,13 @@ func hostSettings() map[string]string {
 	return all
 }
 
+// HostUnchanged reads settings of the host now and returns what compares them
+// with those of a later time.
+func HostUnchanged() func() sandbox.Control {
+	before := hostSettings()
+	return func() sandbox.Control { return settingsControl(before, hostSettings()) }
+}
+
 // settingsControl compares them: whatever the attacks were told, the host tells
 // what they did.
 func settingsControl(before, after map[string]string) sandbox.Control {

@@ -251,8 +251,12 @@ func TestA19FuzzedSpecs(t *testing.T) {
 	p.greet()
 	job := strictLimits(t)
 	p.ask(request{ID: 2, Op: opOpenJob, Job: "j", Limits: &job})
+	each := 50 // of a hundred draws
+	if os.Getenv("VEYRA_SOAK") == "1" {
+		each = 1000
+	}
 	rapid.Check(t, func(t *rapid.T) {
-		for range 200 {
+		for range each {
 			before := p.driver.count()
 			spec := drawSpec(t, job)
 			r := p.ask(request{ID: 3, Op: opCreate, Job: "j", Spec: &spec})
