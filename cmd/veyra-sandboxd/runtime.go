@@ -84,9 +84,8 @@ func (c *chosen) try(ctx context.Context, s *Settings, name, instance, disks str
 	if report.Path != "" {
 		c.report = report // also of one that failed: it says what was seen
 	}
-	if err == nil {
-		err = unenforced(report)
-	}
+	// Also where no sandbox started: what was measured before says why.
+	err = bothReasons(unenforced(report), err)
 	if err == nil {
 		c.advice, err = advise(ctx, s, report)
 	}
@@ -95,6 +94,14 @@ func (c *chosen) try(ctx context.Context, s *Settings, name, instance, disks str
 	}
 	c.client = client
 	return nil
+}
+
+// bothReasons is one sentence of two, of which either may be missing.
+func bothReasons(a, b error) error {
+	if a == nil || b == nil {
+		return errors.Join(a, b)
+	}
+	return fmt.Errorf("%w; %w", a, b)
 }
 
 // runtimeReason says why a runtime was chosen.

@@ -69,7 +69,7 @@ func (d *Driver) Facts(ctx context.Context) (sandbox.Report, error) {
 		}
 		r.Controls = append(r.Controls, c)
 	}
-	r.Controls = append(r.Controls, d.loopControl(), d.mkfsControl())
+	r.Controls = append(r.Controls, d.loopControl(), d.mkfsControl(), d.runtime.usernsControl(ctx))
 	return r, nil
 }
 
