@@ -50,6 +50,7 @@ var _ sandbox.DriverJob = (*job)(nil)
 
 // Create makes a sandbox out of parts; each step knows how it is undone.
 func (j *job) Create(ctx context.Context, spec sandbox.Spec) (sandbox.DriverSandbox, error) {
+	defer j.driver.quick.Hold()()
 	lowers, err := j.lowers(spec)
 	if err != nil {
 		return nil, err

@@ -48,6 +48,7 @@ type Driver struct {
 	config  Config
 	runtime ociRuntime
 	cgroups *linux.Cgroups
+	quick   *linux.Quickener
 	traces  linux.Traces
 	ids     []span // not ours to give
 	pool    *linux.Pool
@@ -62,7 +63,7 @@ var _ sandbox.Driver = (*Driver)(nil)
 
 // New prepares the stage. It starts nothing.
 func New(config Config) (*Driver, error) {
-	d := &Driver{config: config, jobs: map[sandbox.JobID]*job{}}
+	d := &Driver{config: config, quick: linux.NewQuickener(), jobs: map[sandbox.JobID]*job{}}
 	kind, err := flavorOf(config.Runtime)
 	if err != nil {
 		return nil, err
