@@ -102,7 +102,7 @@ func TestPathsOfTests(t *testing.T) {
 
 // Attack case I14: what a verification holds of the repository host can't push,
 // and its steps name none of the worker's that do.
-func TestVerificationNamesNoPush(t *testing.T) {
+func TestI14VerificationNamesNoPush(t *testing.T) {
 	if held := reflect.TypeFor[readable](); held.NumMethod() != 2 {
 		t.Errorf("%d methods reach the repository host", held.NumMethod())
 	}

@@ -98,8 +98,9 @@ func (s *submitted) must(args ...string) string {
 
 func (s *submitted) verify() jobs.VerificationOutcome {
 	s.t.Helper()
+	before := len(s.world.git.Requests())
 	outcome := jobs.NewVerifier(s.config).Execute(s.t.Context(), s.review)
-	for _, r := range s.world.git.Requests() {
+	for _, r := range s.world.git.Requests()[before:] {
 		if strings.Contains(r.Path+r.Query, "receive-pack") || r.Method != "GET" && !strings.HasSuffix(r.Path, "/git-upload-pack") {
 			s.t.Errorf("the verifier asked for %s %s %s", r.Method, r.Path, r.Query)
 		}
@@ -206,9 +207,9 @@ func TestGraveFindingIsARejection(t *testing.T) {
 	}
 }
 
-// What can never be tested is INCONCLUSIVE, with the table's sentence for each
-// criterion.
-func TestWhatCanNeverBeTestedIsInconclusive(t *testing.T) {
+// Attack case I14: what can never be tested is INCONCLUSIVE, with the table's
+// sentence for each criterion.
+func TestI14WhatCanNeverBeTestedIsInconclusive(t *testing.T) {
 	plain := map[string]githosttest.File{"README.md": githosttest.Text("# nothing\n")}
 	none := func(s *submitted) { s.review.Verification.Policy.RequiredCommands = nil }
 	empty := map[string]githosttest.File{
@@ -242,7 +243,7 @@ func TestWhatCanNeverBeTestedIsInconclusive(t *testing.T) {
 
 // Attack cases F10 and I14: whatever the repository does not bear out has no
 // report, and no file of it is fetched.
-func TestWhatIsNotTheSubmissionHasNoReport(t *testing.T) {
+func TestI14WhatIsNotTheSubmissionHasNoReport(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*submitted)
 		code   protocol.Code
@@ -280,6 +281,27 @@ func TestWhatIsNotTheSubmissionHasNoReport(t *testing.T) {
 			c.change(s)
 			s.silent(c.code)
 		})
+	}
+}
+
+// Attack case I14: a verification on a host where the worker's own job just ran
+// takes nothing of it. It asks the repository host for as much as anywhere else,
+// and without the host there is no verdict.
+func TestI14NothingOfAWorkersJobIsReused(t *testing.T) {
+	elsewhere := newSubmitted(t, project(), fixed(nil), says(true))
+	elsewhere.want(protocol.VerdictApproved)
+	s := newSubmitted(t, project(), fixed(nil), steps(fix()))
+	s.git.Grant("acme", "shop", repoToken, githosttest.Write)
+	s.run.Job.Delivery.Branch = "veyra/job-7-make-add-add-2"
+	s.review.Verification.Submission.CommitSHA = s.succeed()[protocol.KeyCommitSHA].(string)
+	s.model.Decide = says(true)
+	s.git.Grant("acme", "shop", repoToken, githosttest.None)
+	s.silent(protocol.CodeRepositoryRefused)
+	s.git.Grant("acme", "shop", repoToken, githosttest.Read)
+	before := len(s.git.Requests())
+	s.want(protocol.VerdictApproved)
+	if got, want := len(s.git.Requests())-before, len(elsewhere.git.Requests()); got != want {
+		t.Errorf("%d requests to the repository host, elsewhere %d", got, want)
 	}
 }
 
