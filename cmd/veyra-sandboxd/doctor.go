@@ -65,6 +65,9 @@ func doctor(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
+	if _, err := acceptedIDs(s.StateDir); err != nil {
+		return err
+	}
 	d := diagnosis{Policy: policy.Name, Advisories: []policies.Finding{}, Weakenings: []string{}, PassedOver: []passedOver{}}
 	if err = d.probe(ctx, s); err != nil {
 		d.Missing = err.Error()

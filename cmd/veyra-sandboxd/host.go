@@ -183,6 +183,9 @@ func (h *host) startBackend(ctx context.Context, log *slog.Logger) (err error) {
 	if h.policy, err = daemonPolicy(h.settings, h.paths.disks); err != nil {
 		return err
 	}
+	if _, err := acceptedIDs(h.paths.state); err != nil {
+		return err
+	}
 	c, err := chooseRuntime(ctx, h.settings, h.instance, h.paths.disks)
 	tellPassedOver(log, c.over)
 	if err != nil {
