@@ -178,6 +178,12 @@ func selectRuns(ctx context.Context, from querier, condition string, args ...any
 	return found, full(rows.Err())
 }
 
+// Kept returns the runs that have ended and were not deleted, in the order of
+// their ends, at most limit, without the texts of their evidence.
+func (j *Journal) Kept(ctx context.Context, limit int) ([]Record, error) {
+	return j.query(ctx, false, "state IN ('delivered', 'abandoned') AND deleted = 0 ORDER BY ended, run LIMIT ?", max(limit, 0))
+}
+
 // Counts returns how many runs are in each state; all four states are there.
 func (j *Journal) Counts(ctx context.Context) (map[State]int, error) {
 	rows, err := j.readers.QueryContext(ctx, "SELECT state, count(*) FROM runs GROUP BY state")

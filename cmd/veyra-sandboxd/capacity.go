@@ -57,6 +57,12 @@ func hostCapacity(dir string, floor int64) (policies.Capacity, error) {
 	return policies.Capacity{CPUs: runtime.NumCPU(), MemoryBytes: memory, DiskBytes: max(0, free-floor) / 2}, nil
 }
 
+// sameDisk tells whether two directories lie on one file system.
+func sameDisk(one, other string) bool {
+	var a, b unix.Stat_t
+	return unix.Stat(one, &a) == nil && unix.Stat(other, &b) == nil && a.Dev == b.Dev
+}
+
 // freeBytes is what an ordinary user may still write below dir.
 func freeBytes(dir string) (int64, error) {
 	var stat unix.Statfs_t

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -92,7 +93,8 @@ func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, lo
 	model := newModel(s, metrics, log)
 	model.askFirst(ctx)
 	go model.watch(ctx)
-	config := jobsConfig(s, host, model, secrets, metrics, log)
+	keeper := newKeeper(s, host, supervisor.Archive{Journal: records, JobsDir: host.paths.jobs}, metrics, log)
+	config := jobsConfig(s, host, model, keeper, secrets, metrics, log)
 	parts := supervisor.Parts{
 		Pairing: host.pairing, Signer: host.signer, Journal: records,
 		Checks: checks(s, host, model), Secrets: secrets, Metrics: metrics, Log: log,
@@ -104,7 +106,10 @@ func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, lo
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
+	var tidying sync.WaitGroup
+	defer tidying.Wait() // before the journal is closed
 	defer cancel()
+	tidying.Go(func() { keeper.watch(ctx) })
 	go drainOnSignal(super, cancel, log, signals)
 	go host.watch(ctx, log)
 	go host.fitness.watch(ctx, host.runner, log)

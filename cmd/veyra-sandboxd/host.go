@@ -61,6 +61,8 @@ type host struct {
 	// What metrics tell from the start: removed left-overs, bytes of images.
 	swept      sandbox.Swept
 	imageBytes int64
+	// imagesHere says that images lie on the file system of the sandboxes' disks.
+	imagesHere bool
 	weakenings []string
 }
 
@@ -193,12 +195,7 @@ func (h *host) startBackend(ctx context.Context, log *slog.Logger) (err error) {
 	}
 	h.runner, h.report, h.advice = c.client, c.report, c.advice
 	h.weakenings = append(h.weakenings, adviceWeakenings(c.advice)...)
-	if h.swept, err = h.runner.Sweep(ctx); err != nil {
-		return withCode(exitHost, "sweeping what an earlier run left: %w", err)
-	}
-	if len(h.swept) > 0 {
-		log.Info("swept what an earlier run left", "counts", fmt.Sprint(h.swept))
-	}
+	h.swept = h.runner.Swept()
 	h.fitness, err = newFitness(h.policy.Name, h.report)
 	return err
 }
@@ -218,6 +215,7 @@ func (h *host) openImages() error {
 	for _, image := range all {
 		h.imageBytes += image.Bytes
 	}
+	h.imagesHere = sameDisk(h.settings.CacheDir, h.paths.disks)
 	for _, name := range images.Recipes() {
 		image, err := store.Lookup(name)
 		if override := h.settings.Images[name]; override != "" {

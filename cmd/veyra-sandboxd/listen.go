@@ -102,16 +102,26 @@ func (h *host) sayImage() string {
 	return ""
 }
 
-// sayDisk wants the floor free, and above it room for the two disks that a job
-// books, at their smallest.
+// leastRoom is what the two disks that a job books have at their smallest.
+const leastRoom = 2 * policies.MinDiskBytes
+
+// missing is how many bytes sayDisk misses.
+func missing(dir string, floor int64) int64 {
+	free, err := freeBytes(dir)
+	if err != nil {
+		return 0
+	}
+	return max(0, floor+leastRoom-free)
+}
+
+// sayDisk wants the floor free, and above it room for a job.
 func sayDisk(dir string, floor int64) string {
-	const room = 2 * policies.MinDiskBytes
 	free, err := freeBytes(dir)
 	switch {
-	case err != nil || free >= floor+room:
+	case err != nil || free >= floor+leastRoom:
 		return ""
 	case free < floor:
 		return fmt.Sprintf("The disk is under the floor: %d MiB are free, keep.disk_floor wants %d MiB.", free>>20, floor>>20)
 	}
-	return fmt.Sprintf("The disk has no room for a job: %d MiB are free above the floor, %d MiB are needed.", (free-floor)>>20, room>>20)
+	return fmt.Sprintf("The disk has no room for a job: %d MiB are free above the floor, %d MiB are needed.", (free-floor)>>20, leastRoom>>20)
 }

@@ -12,6 +12,8 @@ import (
 type measured struct {
 	sandbox.Backend
 	metrics *telemetry.Metrics
+	// closed is called when a job's room was closed.
+	closed func()
 }
 
 func (m measured) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Job, error) {
@@ -19,12 +21,18 @@ func (m measured) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Jo
 	if err != nil {
 		return nil, err
 	}
-	return measuredJob{job, m.metrics}, nil
+	return measuredJob{job, m.metrics, m.closed}, nil
 }
 
 type measuredJob struct {
 	sandbox.Job
 	metrics *telemetry.Metrics
+	closed  func()
+}
+
+func (m measuredJob) Close(ctx context.Context) error {
+	defer m.closed()
+	return m.Job.Close(ctx)
 }
 
 func (m measuredJob) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {

@@ -147,12 +147,12 @@ func readySentence(err error) string {
 }
 
 // jobsConfig gives the jobs what every one of them shares.
-func jobsConfig(s *Settings, h *host, m *model, secrets *redact.Set, metrics *telemetry.Metrics, log *slog.Logger) jobs.Config {
+func jobsConfig(s *Settings, h *host, m *model, k *keeper, secrets *redact.Set, metrics *telemetry.Metrics, log *slog.Logger) jobs.Config {
 	loop := coding.LoopConfig{
 		JobTokens: s.Budget.TokensPerJob, ContextCharacters: s.Provider.ContextCharacters, Redact: secrets.String,
 	}
 	return jobs.Config{
-		Backend: measured{h.runner, metrics}, Report: h.report,
+		Backend: measured{h.runner, metrics, k.jobClosed}, Report: h.report,
 		Image: func(t policies.Toolchain) (images.Digest, bool) {
 			digest, found := h.images[t]
 			return digest, found

@@ -130,8 +130,25 @@ type budgetSettings struct {
 type keepSettings struct {
 	// DiskFloor is the free space below which no lease is taken.
 	DiskFloor byteSize `yaml:"disk_floor"`
-	Days      int      `yaml:"days"`
-	Bytes     byteSize `yaml:"bytes"`
+	// Days is how long log, transcript, patch and evidence of a run are kept.
+	Days int `yaml:"days"`
+	// Bytes is what those of all runs may take of the disk.
+	Bytes byteSize `yaml:"bytes"`
+}
+
+const (
+	maxKeepDays  = 3650
+	minKeepBytes = 1 << 20
+)
+
+func (k keepSettings) check() error {
+	switch {
+	case k.Days < 1 || k.Days > maxKeepDays:
+		return fmt.Errorf("%w: keep.days must be 1 to %d", errSettings, maxKeepDays)
+	case k.Bytes < minKeepBytes:
+		return fmt.Errorf("%w: keep.bytes must be at least 1MiB", errSettings)
+	}
+	return nil
 }
 
 func defaultSettings() *Settings {
@@ -217,6 +234,9 @@ func (s *Settings) check() error {
 	case s.Budget.TokensPerJob < 0:
 		return fmt.Errorf("%w: budget.tokens_per_job must not be negative", errSettings)
 	}
+	if err := s.Keep.check(); err != nil {
+		return err
+	}
 	for _, text := range s.Git.Origins {
 		if _, err := protocol.ParseOwnerOrigin(text); err != nil {
 			return fmt.Errorf("%w: git.origins: %w", errSettings, err)
@@ -258,8 +278,6 @@ func (s *Settings) checkVersion() error {
 		{"budget.jobs_per_day", s.Budget.JobsPerDay == 0, "0"},
 		{"budget.tokens_per_day", s.Budget.TokensPerDay == 0, "0"},
 		{"budget.egress_bytes_per_day", s.Budget.EgressPerDay == 0, "0"},
-		{"keep.days", s.Keep.Days == 14, "14"},
-		{"keep.bytes", s.Keep.Bytes == 5<<30, "5GiB"},
 	} {
 		if !setting.ok {
 			return fmt.Errorf("%w: %s must be %s in this version", errSettings, setting.name, setting.only)

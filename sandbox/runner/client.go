@@ -297,6 +297,13 @@ func (c *Client) Sweep(ctx context.Context) (sandbox.Swept, error) {
 	return r.Swept, err
 }
 
+// Reclaim removes images that no instance of the host uses, and returns how many
+// bytes that freed. It waits a while for somebody who builds one.
+func (c *Client) Reclaim(ctx context.Context) (freed int64, err error) {
+	r, err := c.call(ctx, request{Op: opReclaim})
+	return r.Freed, err
+}
+
 // OpenJob opens a job in the runner.
 func (c *Client) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Job, error) {
 	j, err := c.openJob(ctx, spec)

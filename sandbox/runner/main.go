@@ -141,7 +141,7 @@ func (s settings) live(c *conn, policy policies.Policy, parts Parts, log *slog.L
 		return decline(c, err)
 	}
 	server := &server{
-		conn: c, driver: driver, policy: policy, log: log, swept: swept,
+		conn: c, driver: driver, policy: policy, log: log, swept: swept, images: s.images,
 		jobs: map[sandbox.JobID]*openJob{}, boxes: map[string]openBox{},
 	}
 	return server.serve(context.Background())

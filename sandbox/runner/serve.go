@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
@@ -26,6 +27,8 @@ type server struct {
 	log    *slog.Logger
 	// swept is what the start removed; hello tells.
 	swept sandbox.Swept
+	// images is the directory of the image store; "": none.
+	images string
 
 	requests sync.WaitGroup
 
@@ -111,6 +114,9 @@ func (s *server) do(ctx context.Context, r request) (reply, error) {
 	case opSweep:
 		swept, err := s.driver.Sweep(ctx)
 		return reply{Swept: swept}, err
+	case opReclaim:
+		freed, err := s.reclaim(ctx)
+		return reply{Freed: freed}, err
 	case opOpenJob:
 		return reply{}, s.openJob(ctx, r)
 	case opCloseJob:
@@ -266,4 +272,23 @@ func (s *server) teardown() error {
 		failed = errors.Join(failed, <-errs)
 	}
 	return errors.Join(failed, s.driver.Close())
+}
+
+// reclaimTime bounds the wait for somebody who builds an image: the next
+// request tries again.
+const reclaimTime = 30 * time.Second
+
+// reclaim removes the images of the host that nobody uses: every daemon holds
+// its own, and of each name the newest stays for whoever starts next.
+func (s *server) reclaim(ctx context.Context) (freed int64, err error) {
+	if _, err := os.Stat(s.images); err != nil {
+		return 0, nil // the runner must not make a store
+	}
+	store, err := images.Open(s.images)
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reclaimTime)
+	defer cancel()
+	return store.GC(ctx, nil)
 }

@@ -38,6 +38,7 @@ const (
 	opCloseSandbox op = "close_sandbox"
 	opCloseJob     op = "close_job"
 	opSweep        op = "sweep"
+	opReclaim      op = "reclaim"
 )
 
 // request is everything that the supervisor can ask of the runner. No field can
@@ -67,6 +68,7 @@ type reply struct {
 	Counters *sandbox.Counters `json:"counters,omitempty"`
 	Report   *sandbox.Report   `json:"report,omitempty"`
 	Swept    sandbox.Swept     `json:"swept,omitempty"`
+	Freed    int64             `json:"freed,omitempty"` // bytes, of reclaim
 
 	files []*os.File
 }
