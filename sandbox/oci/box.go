@@ -206,18 +206,7 @@ func (b *box) finish(ctx context.Context, op string) error {
 	if err := b.unmountRoot(); err != nil {
 		return err
 	}
-	return b.checkDisk(op)
-}
-
-func (b *box) checkDisk(op string) error {
-	n, err := b.disk.Failures()
-	if err != nil {
-		return err
-	}
-	if n > 0 {
-		return &sandbox.Error{Kind: sandbox.KindCrashed, Op: op + ": the host's disk failed below the sandbox's"}
-	}
-	return nil
+	return b.disk.Check(op)
 }
 
 // Freeze ends the sandbox and turns parts of its upper directory into layers.
@@ -227,16 +216,8 @@ func (b *box) Freeze(ctx context.Context, parts []sandbox.Part) ([]sandbox.Layer
 	if err := b.finish(ctx, "freezing sandbox"); err != nil {
 		return nil, err
 	}
-	paths, err := linux.MoveParts(b.disk.Path, b.job.ids.first, parts)
+	paths, err := b.disk.Freeze(ctx, b.job.ids.first, parts)
 	if err != nil {
-		return nil, err
-	}
-	if err := b.disk.Seal(ctx); err != nil {
-		return nil, err
-	}
-	// The remount has written everything back, so a host that was full only
-	// shows it now.
-	if err := b.checkDisk("freezing sandbox"); err != nil {
 		return nil, err
 	}
 	ids := b.job.layers.Keep(b.disk, paths)

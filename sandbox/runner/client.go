@@ -29,6 +29,7 @@ type Config struct {
 	Disks     string // directory for disk images; made where missing
 	Run       string // default: RunDir
 	Runtime   string // file of the OCI runtime
+	Socket    string // unix socket of a Docker Engine; empty: no engine is used
 	Init, Git string // files of our programs; empty: embedded
 	Stderr    io.Writer
 }
@@ -130,7 +131,7 @@ func (cfg Config) command(socket *os.File) (*exec.Cmd, error) {
 	}
 	cmd := exec.Command(cfg.Executable, append(append([]string{}, args...),
 		"--instance", cfg.Instance, "--policy", cfg.Policy, "--images", cfg.Images, "--disks", cfg.Disks,
-		"--run", cfg.Run, "--runtime", cfg.Runtime, "--init", cfg.Init, "--git", cfg.Git)...)
+		"--run", cfg.Run, "--runtime", cfg.Runtime, "--socket", cfg.Socket, "--init", cfg.Init, "--git", cfg.Git)...)
 	// Nothing of our environment: it may hold secrets. PATH is for the driver's
 	// search for a runtime.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}

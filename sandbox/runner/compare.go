@@ -55,6 +55,9 @@ func controls(spec sandbox.Spec, r Ready, a sandbox.Applied) []control {
 	case sandbox.IsolationUserns:
 		return slices.Concat([]control{known}, limitControls(spec, a), identityControls(r, a), mountControls(r, a),
 			[]control{shmControl(spec, r.Mounts)})
+	case sandbox.IsolationSeccomp:
+		return slices.Concat([]control{known}, limitControls(spec, a), hostIdentity(r, a), mountControls(r, a),
+			[]control{shmControl(spec, r.Mounts)})
 	case sandbox.IsolationGVisor:
 		return slices.Concat([]control{known}, guestLimits(spec, r, a), guestIdentity(r, a), guestMounts(r, a),
 			[]control{shmControl(spec, r.Mounts)})
@@ -119,6 +122,18 @@ func identityControls(r Ready, a sandbox.Applied) []control {
 		},
 		initHidden(r),
 	}
+}
+
+// hostIdentity is for sandboxes without a user namespace. The control is on the
+// list all the same, and missing: a policy has to go without it.
+func hostIdentity(r Ready, a sandbox.Applied) []control {
+	all := identityControls(r, a)
+	for i, c := range all {
+		if c.name == "namespaces" {
+			all[i] = control{c.name, a.Own == 6 && a.Shared == "user", fmt.Sprintf("%d of 7 are its own, shared: %q", a.Own, a.Shared)}
+		}
+	}
+	return all
 }
 
 // initCapabilities compares PID 1's sets with the four that it keeps; host is

@@ -57,7 +57,7 @@ type Parts struct {
 type settings struct {
 	instance, policy        string
 	images, disks           string
-	run, runtime            string
+	run, runtime, socket    string
 	initProgram, gitProgram string
 	entered                 bool
 }
@@ -74,6 +74,7 @@ func parseSettings(args []string) (settings, error) {
 	set.StringVar(&s.disks, "disks", "", "directory of disk images")
 	set.StringVar(&s.run, "run", RunDir, "directory that all instances share")
 	set.StringVar(&s.runtime, "runtime", "", "file of the OCI runtime")
+	set.StringVar(&s.socket, "socket", "", "unix socket of a Docker Engine; empty: none is used")
 	set.StringVar(&s.initProgram, "init", "", "file of veyra-init; empty: embedded")
 	set.StringVar(&s.gitProgram, "git", "", "file of veyra-git; empty: embedded, if it is")
 	set.BoolVar(&s.entered, enteredFlag[2:], false, "second half of the start")
@@ -186,7 +187,7 @@ func decline(c *conn, cause error) error {
 // place opens what the driver gets before the stage hides the run directory.
 func (s settings) place(shared *os.Root, policy policies.Policy, parts Parts, log *slog.Logger) (sandbox.Place, error) {
 	p := sandbox.Place{
-		Instance: s.instance, Stage: s.run, Images: s.images, Runtime: s.runtime,
+		Instance: s.instance, Stage: s.run, Images: s.images, Runtime: s.runtime, Socket: s.socket,
 		Disks: filepath.Join(s.disks, s.instance), Run: shared, Policy: policy, Log: log,
 	}
 	if err := os.MkdirAll(p.Disks, 0o700); err != nil {

@@ -40,6 +40,9 @@ type Host struct {
 	Name    string
 	Class   Class
 	Backend sandbox.Backend
+	// OneRange says that the sandboxes of all jobs have the same ids on the host;
+	// HostIDs, that they are the host's own: there is no user namespace.
+	OneRange, HostIDs bool
 	// Limits are the policy's: what no job may exceed.
 	Limits policies.Limits
 	// Image has python3 and a Debian userland; empty: the cases that need one

@@ -1,0 +1,353 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
+)
+
+// box is one sandbox. On the host it is a directory b/<id> of the stage with the
+// overlay's mount point, a disk, and a container with its processes. The kernel
+// decides whether it lives: what the engine says is a hint. Close takes down
+// whatever of it exists, so it also undoes a start that failed halfway.
+type box struct {
+	job    *job
+	id     string
+	limits policies.Limits
+	graft  graft
+
+	mu        sync.Mutex // guards the life below; held for whole operations
+	dir       string
+	mounted   bool // the overlay
+	disk      *linux.Disk
+	container string // the engine's id; empty: none was asked for
+	pump      *pump
+	pipes     sandbox.Pipes
+	first     *process // PID 1; nil until it was found
+	done      bool     // frozen or collected
+	closed    bool
+}
+
+var _ sandbox.DriverSandbox = (*box)(nil)
+
+func newBox(j *job, limits policies.Limits) *box {
+	d := j.driver
+	b := &box{job: j, id: d.name("s"), limits: limits}
+	b.dir = filepath.Join(d.config.Stage, "b", b.id)
+	b.graft.path = filepath.Join(d.config.RunDir, d.config.Instance, graftDir, b.id)
+	return b
+}
+
+func (b *box) rootfs() string { return filepath.Join(b.dir, "rootfs") }
+
+// start builds the sandbox. What a failure leaves is Close's to remove.
+func (b *box) start(ctx context.Context, lowers []string, digest images.Digest, spec sandbox.Spec) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	image, err := b.job.driver.image(ctx, digest)
+	if err != nil {
+		return err
+	}
+	if err := b.build(ctx, lowers); err != nil {
+		return err
+	}
+	p, err := b.job.plan(b, spec, image, digest)
+	if err != nil {
+		return err
+	}
+	if err := b.lend(ctx); err != nil {
+		return err
+	}
+	err = b.launch(ctx, p)
+	return errors.Join(err, b.takeBack())
+}
+
+// build makes directory, disk and overlay.
+func (b *box) build(ctx context.Context, lowers []string) error {
+	d := b.job.driver
+	for _, path := range []string{b.dir, b.rootfs()} {
+		if err := os.Mkdir(path, 0o755); err != nil {
+			return fmt.Errorf("making sandbox directory: %w", err)
+		}
+	}
+	disk, err := d.pool.Take(ctx, linux.Size{Bytes: b.limits.DiskBytes, Inodes: b.limits.Inodes})
+	if err != nil {
+		return err
+	}
+	b.disk = disk
+	if err := linux.PrepareUpper(disk.Path, b.job.about.first); err != nil {
+		return err
+	}
+	upper, work := filepath.Join(disk.Path, "up"), filepath.Join(disk.Path, "wk")
+	if err := linux.MountOverlay(d.config.Stage, b.rootfs(), lowers, upper, work); err != nil {
+		return err
+	}
+	b.mounted = true
+	return nil
+}
+
+// lend shows the overlay and the terminals to the engine.
+func (b *box) lend(ctx context.Context) error {
+	space, err := b.job.driver.engine.mountSpace(ctx)
+	if err != nil {
+		return err
+	}
+	b.graft.space = space
+	mounts := map[string]int{}
+	defer func() {
+		for _, fd := range mounts {
+			_ = unix.Close(fd)
+		}
+	}()
+	if mounts[rootName], err = detached(b.rootfs()); err != nil {
+		return err
+	}
+	if !b.job.about.guest() {
+		if mounts[ptsName], err = terminals(b.job.about.first); err != nil {
+			return err
+		}
+	}
+	return b.graft.plant(b.job.about.first, mounts)
+}
+
+// takeBack ends the loan. The container has its own copies by now.
+func (b *box) takeBack() error {
+	if b.graft.space == nil {
+		return nil
+	}
+	if err := b.graft.uproot(); err != nil {
+		return err
+	}
+	err := b.graft.space.Close()
+	b.graft.space = nil
+	return err
+}
+
+// launch creates and starts the container. The streams come first: whoever
+// attaches later has lost the first words.
+func (b *box) launch(ctx context.Context, p plan) (err error) {
+	e := b.job.driver.engine
+	if b.container, err = b.make(ctx, p); err != nil {
+		return err
+	}
+	s, err := e.attach(ctx, b.container)
+	if err != nil {
+		return err
+	}
+	if b.pump, b.pipes, err = newPump(s); err != nil {
+		_ = s.conn.Close()
+		return err
+	}
+	if err := e.start(ctx, b.container); err != nil {
+		return err
+	}
+	return b.find(ctx)
+}
+
+// make creates the container. A name that is taken belongs to a container whose
+// answer was lost, or which an engine kept that was gone: it is removed, if it
+// is ours, and made anew.
+func (b *box) make(ctx context.Context, p plan) (string, error) {
+	e := b.job.driver.engine
+	id, err := e.create(ctx, p)
+	if isConflict(err) {
+		old, lookErr := e.inspect(ctx, p.name)
+		if lookErr != nil || old.instance != p.instance {
+			return "", errors.Join(err, lookErr)
+		}
+		if err := e.remove(ctx, old.id); err != nil {
+			return "", err
+		}
+		id, err = e.create(ctx, p)
+	}
+	if err != nil && id == "" {
+		id = p.name // it may exist: the answer was lost
+	}
+	return id, err
+}
+
+// find takes hold of PID 1: by descriptor, since numbers are given again, and by
+// the control group that carries the container's id.
+func (b *box) find(ctx context.Context) error {
+	saw, err := b.job.driver.engine.inspect(ctx, b.container)
+	if err != nil {
+		return err
+	}
+	b.container = saw.id
+	if !saw.running || saw.pid <= 0 {
+		return fmt.Errorf("PID 1 ended at once; stderr %q", b.pump.noise.Text())
+	}
+	if b.first, err = hold(saw.pid, saw.id); err != nil {
+		return err
+	}
+	go b.watch(b.first, b.pump)
+	return nil
+}
+
+// Pipes hands over our ends once.
+func (b *box) Pipes() sandbox.Pipes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.pipes
+	b.pipes = sandbox.Pipes{}
+	return p
+}
+
+// How an engine is watched while a sandbox runs: one that does not answer three
+// times in a row can't carry frames either.
+const (
+	watchEvery  = 5 * time.Second
+	watchMisses = 3
+	lastOutput  = 2 * time.Second
+)
+
+// watch ends with PID 1. An engine that hangs is as good as gone, and the sandbox
+// ends with it.
+func (b *box) watch(first *process, p *pump) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for misses := 0; ; {
+		select {
+		case <-first.ended:
+			p.dropAfter(lastOutput)
+			return
+		case <-tick.C:
+		}
+		if _, err := b.job.driver.engine.ping(context.Background()); err == nil {
+			misses = 0
+		} else if misses++; misses == watchMisses {
+			b.job.driver.config.Log.Error("the Docker Engine hangs; its sandbox ends", "sandbox", b.id, "err", err)
+			b.job.driver.owe()
+			_ = first.kill()
+		}
+	}
+}
+
+// end kills PID 1, and with it its whole pid namespace, and returns when the
+// kernel has let go of every process. The engine isn't asked: it may hang.
+func (b *box) end(ctx context.Context) error {
+	if b.pump != nil {
+		b.pump.drop()
+	}
+	if b.first == nil {
+		return nil
+	}
+	if err := b.first.kill(); err != nil {
+		return fmt.Errorf("ending sandbox: %w", err)
+	}
+	select {
+	case <-b.first.ended:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return b.first.group.WaitEmpty(ctx)
+}
+
+// unmountRoot takes the overlay away; afterwards nothing but us can reach the
+// upper directory.
+func (b *box) unmountRoot() error {
+	if !b.mounted {
+		return nil
+	}
+	if err := linux.Unmount(b.rootfs()); err != nil {
+		return err
+	}
+	b.mounted = false
+	return nil
+}
+
+// finish is what Freeze and Collect share: every process is dead, the overlay
+// is gone, and the disk held what was written.
+func (b *box) finish(ctx context.Context, op string) error {
+	if b.done || b.closed {
+		return &sandbox.Error{Kind: sandbox.KindRefused, Op: op + ": it has ended"}
+	}
+	if err := b.end(ctx); err != nil {
+		return err
+	}
+	b.done = true
+	if err := b.unmountRoot(); err != nil {
+		return err
+	}
+	return b.disk.Check(op)
+}
+
+// Freeze ends the sandbox and turns parts of its upper directory into layers.
+func (b *box) Freeze(ctx context.Context, parts []sandbox.Part) ([]sandbox.LayerID, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.finish(ctx, "freezing sandbox"); err != nil {
+		return nil, err
+	}
+	paths, err := b.disk.Freeze(ctx, b.job.about.first, parts)
+	if err != nil {
+		return nil, err
+	}
+	ids := b.job.layers.Keep(b.disk, paths)
+	b.disk = nil
+	return ids, nil
+}
+
+// Collect ends the sandbox and streams what its workspace changed.
+func (b *box) Collect(ctx context.Context, w io.Writer) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.finish(ctx, "collecting changes"); err != nil {
+		return err
+	}
+	return linux.Collect(ctx, filepath.Join(b.disk.Path, "up", "workspace"), linux.CollectLimits(b.limits), w)
+}
+
+// Close removes the sandbox, whatever of it exists. A container that the engine
+// doesn't remove is dead all the same; it is the next sweep's.
+func (b *box) Close(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil
+	}
+	if err := b.end(ctx); err != nil {
+		return err
+	}
+	b.closed = true
+	b.removeContainer(ctx)
+	for _, f := range []*os.File{b.pipes.Stdin, b.pipes.Stdout} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	failed := errors.Join(b.takeBack(), b.unmountRoot())
+	if b.disk != nil {
+		failed = errors.Join(failed, b.disk.Release())
+	}
+	if b.first != nil {
+		failed = errors.Join(failed, b.first.release())
+	}
+	b.job.forget(b)
+	return errors.Join(failed, os.RemoveAll(b.dir))
+}
+
+func (b *box) removeContainer(ctx context.Context) {
+	if b.container == "" {
+		return
+	}
+	if err := b.job.driver.engine.remove(ctx, b.container); err != nil {
+		b.job.driver.config.Log.Warn("the engine did not remove a container; the next sweep will", "sandbox", b.id, "err", err)
+		b.job.driver.owe()
+	}
+	if b.pump != nil {
+		b.pump.close()
+	}
+}

@@ -1,0 +1,140 @@
+package docker_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/docker"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/docker/enginetest"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
+)
+
+// TestMain is also the runner: the test executes itself for it.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == runner.Subcommand {
+		os.Exit(runner.Main(os.Args[2:], runner.Parts{Open: docker.Open}))
+	}
+	status := m.Run()
+	sandboxtest.RemoveInit()
+	os.Exit(status)
+}
+
+// TestContractOnTheCurrentEngine is the suite on the newest engine, with remapped
+// ids, under strict.
+func TestContractOnTheCurrentEngine(t *testing.T) {
+	sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host {
+		e := enginetest.Start(t, enginetest.Current, enginetest.Options{Remap: true})
+		return startHost(t, e, "test-docker", "strict", "runc")
+	})
+}
+
+// TestContractOnDebiansEngine is the suite on an old engine as it comes, without
+// remapped ids, under standard.
+func TestContractOnDebiansEngine(t *testing.T) {
+	sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host {
+		e := enginetest.Start(t, enginetest.Debian, enginetest.Options{})
+		h := startHost(t, e, "test-docker", "standard", "runc")
+		h.HostIDs = true
+		return h
+	})
+}
+
+// startHost starts a runner on an engine and tells the suite how to look at it.
+func startHost(t testing.TB, e *enginetest.Engine, instance, policyName, runtime string) sandboxtest.Host {
+	t.Helper()
+	c := start(t, config(t, e.Socket, instance, policyName, runtime))
+	policy, err := policies.Load(policyName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	class := sandboxtest.Kernel
+	if runtime == "runsc" {
+		class = sandboxtest.GVisor
+	}
+	return sandboxtest.Host{
+		Name: "docker/" + string(e.Kind) + "/" + runtime, Class: class, OneRange: true,
+		Backend: c, Limits: policy.Limits, Image: sandboxtest.PythonImage(t),
+		Inside: func() []int { return firsts(e) },
+		Left:   func() []string { return left(t, e, c.Pid()) },
+	}
+}
+
+func config(t testing.TB, socket, instance, policy, runtime string) runner.Config {
+	t.Helper()
+	return runner.Config{
+		Instance: instance, Policy: policy, Disks: t.TempDir(), Images: sandboxtest.ImageStore(),
+		Runtime: runtime, Socket: socket, Init: sandboxtest.Init(t), Stderr: os.Stderr,
+	}
+}
+
+func start(t testing.TB, config runner.Config) *runner.Client {
+	t.Helper()
+	c, err := runner.Start(context.Background(), config)
+	if err != nil {
+		t.Fatalf("starting the runner: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("closing the runner: %v", err)
+		}
+	})
+	return c
+}
+
+// firsts are the PID 1s of an engine's containers, oldest first: in each control
+// group the process that began it.
+func firsts(e *enginetest.Engine) []int {
+	var pids []int
+	for _, group := range e.Groups() {
+		raw, err := os.ReadFile(filepath.Join(group, "cgroup.procs"))
+		if err != nil {
+			continue
+		}
+		pid, _ := strconv.Atoi(strings.Fields(string(raw) + " 0")[0])
+		if pid > 0 && !slices.Contains(pids, pid) {
+			pids = append(pids, pid)
+		}
+	}
+	slices.SortFunc(pids, func(a, b int) int { return int(began(a) - began(b)) })
+	return pids
+}
+
+// began is when a process started, in ticks.
+func began(pid int) int64 {
+	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(raw), ") ")
+	f := strings.Fields(rest)
+	if len(f) < 20 {
+		return 0
+	}
+	n, _ := strconv.ParseInt(f[19], 10, 64)
+	return n
+}
+
+// left lists what sandboxes have on the host: control groups, mounts of the
+// runner but for its pool's, and what is lent to the engine.
+func left(t testing.TB, e *enginetest.Engine, runner int) []string {
+	t.Helper()
+	found := e.Groups()
+	for _, pid := range []int{runner, e.Pid()} {
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", pid))
+		if err != nil {
+			continue // it is gone, and its mounts with it
+		}
+		for line := range strings.Lines(string(raw)) {
+			place := strings.Fields(line)[1]
+			if strings.HasPrefix(place, "/run/veyra-sandboxd/") && !strings.HasPrefix(place, "/run/veyra-sandboxd/d/") {
+				found = append(found, "mount "+place)
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,105 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
+)
+
+// process is the PID 1 of a container, held by descriptor: it isn't our child.
+type process struct {
+	pid   int
+	file  *os.File // its pidfd
+	group linux.Group
+	ended chan struct{} // closed once it is dead and last is set
+
+	mu   sync.Mutex // guards what follows
+	last sandbox.Counters
+	lost error // why last could not be read
+}
+
+// hold takes hold of a process in whose control groups the id stands.
+func hold(pid int, id string) (*process, error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("taking hold of PID 1: %w", err)
+	}
+	p := &process{pid: pid, file: os.NewFile(uintptr(fd), "pidfd"), ended: make(chan struct{})}
+	// After the descriptor: a number that was given again meanwhile lies in
+	// another group.
+	if p.group, err = linux.GroupOf(pid, id); err != nil {
+		return nil, errors.Join(err, p.file.Close())
+	}
+	go p.follow()
+	return p, nil
+}
+
+// follow waits for the end and reads the counters once more at once: engines
+// remove the control group some milliseconds later.
+func (p *process) follow() {
+	defer close(p.ended)
+	conn, err := p.file.SyscallConn()
+	if err == nil {
+		err = conn.Read(func(fd uintptr) bool {
+			ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, _ := unix.Poll(ready, 0)
+			return n > 0
+		})
+	}
+	counters, readErr := p.group.Counters()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lost = errors.Join(err, readErr)
+	if readErr == nil {
+		p.last = counters
+	}
+}
+
+// counters reads the kernel's numbers; after the end, the last ones. An error is
+// for the end only: then nobody knows whether they rose in between.
+func (p *process) counters() (sandbox.Counters, error) {
+	select {
+	case <-p.ended:
+		return p.final()
+	default:
+	}
+	c, err := p.group.Counters()
+	if err != nil {
+		<-p.ended // the group went because the process did
+		return p.final()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = c
+	return c, nil
+}
+
+func (p *process) final() (sandbox.Counters, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.last
+	c.Ended = true
+	return c, p.lost
+}
+
+// kill ends the process. One that has ended already is no error.
+func (p *process) kill() error {
+	conn, err := p.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var killErr error
+	err = conn.Control(func(fd uintptr) { killErr = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	if errors.Is(killErr, unix.ESRCH) {
+		killErr = nil
+	}
+	return errors.Join(err, killErr)
+}
+
+func (p *process) release() error { return p.file.Close() }

@@ -1,0 +1,156 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
+)
+
+// errApplied is in the chain when an engine did something else than it was asked
+// to.
+var errApplied = errors.New("the engine applied something else")
+
+// Applied reads every control back from the kernel. The engine's own view of the
+// container is not asked: it repeats the request.
+func (b *box) Applied(ctx context.Context) (sandbox.Applied, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return sandbox.Applied{}, err
+	}
+	if b.done || b.closed || b.first == nil {
+		return sandbox.Applied{}, &sandbox.Error{Kind: sandbox.KindRefused, Op: "reading a sandbox back: it has ended"}
+	}
+	about := b.job.about
+	a := sandbox.Applied{Isolation: about.isolation, Unable: about.unable()}
+	err := errors.Join(b.first.group.Apply(&a), b.disk.Apply(b.rootfs(), &a), linux.ReadProcess(b.first.pid, &a),
+		b.checkPlaces(), checkIDs(about, a), b.checkKernel())
+	if err != nil {
+		return sandbox.Applied{}, startError("reading a sandbox back", err)
+	}
+	return a, nil
+}
+
+// checkIDs compares the kernel's map with what the files were prepared for.
+func checkIDs(about facts, a sandbox.Applied) error {
+	if a.FirstID != about.first {
+		return fmt.Errorf("uid 0 inside is %d on the host, want %d: %w", a.FirstID, about.first, errApplied)
+	}
+	return nil
+}
+
+// checkKernel wants a guest's kernel where the runtime should bring one.
+func (b *box) checkKernel() error {
+	program, err := os.Readlink("/proc/" + strconv.Itoa(b.first.pid) + "/exe")
+	if err != nil {
+		return fmt.Errorf("looking at the program of PID 1: %w", err)
+	}
+	own := program == sandbox.InitPath
+	if own == b.job.about.guest() {
+		return fmt.Errorf("the host runs %.100q as PID 1: %w", program, errApplied)
+	}
+	return nil
+}
+
+// checkPlaces wants our disk below every writable place, with the flags that it
+// was mounted with: an engine that looks elsewhere for a source binds what it
+// finds there, without a word.
+func (b *box) checkPlaces() error {
+	if b.job.about.guest() {
+		return nil // what a guest mounts is in no table of the host
+	}
+	var want unix.Stat_t
+	if err := unix.Stat(b.rootfs(), &want); err != nil {
+		return fmt.Errorf("looking at our overlay: %w", err)
+	}
+	f, err := os.Open(filepath.Join("/proc", strconv.Itoa(b.first.pid), "mountinfo"))
+	if err != nil {
+		return fmt.Errorf("reading the sandbox's mounts: %w", err)
+	}
+	defer f.Close()
+	mounts, err := mountinfo.GetMountsFromReader(f, nil)
+	if err != nil {
+		return fmt.Errorf("reading the sandbox's mounts: %w", err)
+	}
+	for _, place := range linux.Writable {
+		if !ours(mounts, place, want.Dev) {
+			return fmt.Errorf("%s is not our disk, or without nosuid and nodev: %w", place, errApplied)
+		}
+	}
+	return nil
+}
+
+// ours looks at the last mount at a place, which is the one that is seen.
+func ours(mounts []*mountinfo.Info, place string, dev uint64) bool {
+	for _, m := range slices.Backward(mounts) {
+		if m.Mountpoint != place {
+			continue
+		}
+		options := strings.Split(m.Options, ",")
+		return m.Major == int(unix.Major(dev)) && m.Minor == int(unix.Minor(dev)) && m.Root == place &&
+			slices.Contains(options, "nosuid") && slices.Contains(options, "nodev")
+	}
+	return false
+}
+
+// Counters reads what the kernel counted against the limits.
+func (b *box) Counters(ctx context.Context) (sandbox.Counters, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return sandbox.Counters{}, err
+	}
+	if b.closed || b.first == nil {
+		return sandbox.Counters{}, &sandbox.Error{Kind: sandbox.KindRefused, Op: "reading counters: the sandbox is closed"}
+	}
+	c, err := b.first.counters()
+	if err != nil {
+		if c, err = b.ask(ctx, c); err != nil {
+			return sandbox.Counters{}, fmt.Errorf("reading counters: %w", err)
+		}
+	}
+	if b.disk != nil {
+		c.DiskErrors, err = b.disk.Failures()
+	}
+	return c, err
+}
+
+// ask has the engine say whether memory ended a sandbox whose counters went with
+// it, before they could be read.
+func (b *box) ask(ctx context.Context, c sandbox.Counters) (sandbox.Counters, error) {
+	saw, err := b.job.driver.engine.inspect(ctx, b.container)
+	if err != nil {
+		return c, err
+	}
+	if saw.oomKilled {
+		c.OOMKills++
+	}
+	return c, nil
+}
+
+// ulimits are a sandbox's, within what the engine itself may have: above that a
+// start fails.
+func (e *engine) ulimits(l policies.Limits) (files, core int64, err error) {
+	pid, err := e.listener(context.Background())
+	if err != nil {
+		return 0, 0, err
+	}
+	var haveFiles, haveCore unix.Rlimit
+	err = errors.Join(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &haveFiles), unix.Prlimit(pid, unix.RLIMIT_CORE, nil, &haveCore))
+	if err != nil {
+		return 0, 0, fmt.Errorf("reading the engine's limits: %w", err)
+	}
+	return int64(min(uint64(l.OpenFiles), haveFiles.Max)), int64(min(uint64(l.CoreBytes), haveCore.Max)), nil
+}

@@ -1,0 +1,129 @@
+package docker
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/mount"
+
+	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
+)
+
+// The labels of everything in an engine that is ours.
+const (
+	labelInstance = "surf.veyra.instance"
+	labelJob      = "surf.veyra.job"
+	labelPhase    = "surf.veyra.phase"
+	labelImage    = "surf.veyra.image"
+)
+
+// plan is all that a container depends on.
+type plan struct {
+	name, image, runtime string
+	guest                bool   // the runtime brings its own kernel
+	source               string // the graft's directory
+	bare                 bool   // no image of the store
+	instance, job, phase string
+	limits               policies.Limits
+	cpus                 int // whole CPUs; never 0
+	files                int64
+	core                 int64
+	seccomp              string // OCI JSON
+}
+
+// container writes down one container. Whatever is left out here an engine fills
+// in by its age and its owner's settings, so nothing is: a test names the fields.
+func (p plan) container() (*container.Config, *container.HostConfig) {
+	never := false
+	config := &container.Config{
+		Hostname: "sandbox", User: "0:0", Image: p.image, Entrypoint: []string{sandbox.InitPath}, Cmd: []string{},
+		WorkingDir: "/", Env: []string{}, AttachStdin: true, AttachStdout: true, AttachStderr: true, OpenStdin: true, StdinOnce: true,
+		// With it an engine makes no network of its own for the container; runsc
+		// would then have no loopback.
+		NetworkDisabled: !p.guest,
+		Healthcheck:     &container.HealthConfig{Test: []string{"NONE"}},
+		Labels:          map[string]string{labelInstance: p.instance, labelJob: p.job, labelPhase: p.phase},
+	}
+	host := &container.HostConfig{
+		NetworkMode: "none", IpcMode: "none", CgroupnsMode: "private", PidMode: "", UTSMode: "", UsernsMode: "",
+		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
+		LogConfig:     container.LogConfig{Type: "none"}, Runtime: p.runtime, ReadonlyRootfs: true, Init: &never,
+		CapDrop: []string{"ALL"}, CapAdd: []string{"SETUID", "SETGID", "SETPCAP", "KILL"},
+		SecurityOpt: []string{"no-new-privileges=true", "seccomp=" + p.seccomp},
+		Resources:   p.resources(), Mounts: p.mounts(), Tmpfs: p.tmpfs(),
+		Sysctls:     map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"},
+		MaskedPaths: linux.Masked, ReadonlyPaths: linux.ReadOnly,
+	}
+	return config, host
+}
+
+func (p plan) resources() container.Resources {
+	tasks := p.limits.PIDs
+	if p.guest {
+		tasks = sandbox.GuestTasks(tasks)
+	}
+	never := false
+	return container.Resources{
+		Memory: p.limits.MemoryBytes, MemorySwap: p.limits.MemoryBytes, PidsLimit: &tasks, OomKillDisable: &never,
+		CPUPeriod: 100_000, CPUQuota: int64(p.cpus) * 100_000,
+		Ulimits: []*container.Ulimit{{Name: "nofile", Soft: p.files, Hard: p.files}, {Name: "core", Soft: p.core, Hard: p.core}},
+	}
+}
+
+// mounts are what a container gets of us: the writable places of the overlay, and
+// read-only what every sandbox finds at its root. A source that is missing is an
+// error here; in the older form an engine would make it.
+func (p plan) mounts() []mount.Mount {
+	var all []mount.Mount
+	for _, dir := range linux.Writable {
+		all = append(all, p.bind(dir, false))
+	}
+	fixed := []string{path.Dir(sandbox.InitPath), "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"}
+	if p.bare {
+		fixed = append(fixed, "/etc/passwd", "/etc/group")
+	}
+	for _, name := range fixed {
+		all = append(all, p.bind(name, true))
+	}
+	if !p.guest {
+		pts := mount.Mount{Type: mount.TypeBind, Source: path.Join(p.source, ptsName), Target: "/dev/pts"}
+		pts.BindOptions = &mount.BindOptions{Propagation: mount.PropagationPrivate}
+		all = append(all, pts)
+	}
+	return all
+}
+
+// The names of what is lent.
+const (
+	rootName = "root"
+	ptsName  = "pts"
+)
+
+func (p plan) bind(at string, readOnly bool) mount.Mount {
+	return mount.Mount{
+		Type: mount.TypeBind, Source: path.Join(p.source, rootName, at), Target: at, ReadOnly: readOnly,
+		BindOptions: &mount.BindOptions{Propagation: mount.PropagationPrivate},
+	}
+}
+
+// tmpfs are the file systems in memory. /dev is among them because an engine's own
+// stays writable beside a read-only root. They are given as strings: in the newer
+// form engines drop options that they don't know.
+func (p plan) tmpfs() map[string]string {
+	all := map[string]string{
+		"/run":     "rw,nosuid,nodev,noexec,mode=755,size=16m,nr_inodes=4096",
+		"/dev/shm": fmt.Sprintf("rw,nosuid,nodev,noexec,mode=1777,size=%d,nr_inodes=65536", p.limits.ShmBytes),
+	}
+	if !p.guest {
+		all["/dev"] = "ro,nosuid,dev,noexec,mode=755,size=64k"
+	}
+	return all
+}
+
+// containerName is the same for the same sandbox of an instance, so that a
+// container whose answer was lost is found again.
+func containerName(label, id string) string { return label + "-" + strings.ToLower(id) }

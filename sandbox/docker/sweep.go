@@ -1,0 +1,144 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
+)
+
+// Sweep removes what an earlier runner of this instance left: the caller holds
+// the instance's lock, so whatever carries its label and is not ours is dead or
+// has nobody who wants it.
+func (d *Driver) Sweep(ctx context.Context) (sandbox.Swept, error) {
+	swept := sandbox.Swept{}
+	return swept, errors.Join(d.sweepContainers(ctx, swept), d.sweepGrafts(ctx, swept), d.sweepDisks(swept))
+}
+
+// onceInstances is how instances of single commands begin. They have no later
+// start of their own, so whoever finds such a lock free removes what is left.
+const onceInstances = "run-"
+
+// sweepContainers goes by label. Listing works while one container is wedged.
+func (d *Driver) sweepContainers(ctx context.Context, swept sandbox.Swept) error {
+	all, err := d.engine.list(ctx)
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, c := range all {
+		release, ok := d.mayRemove(c)
+		if !ok {
+			continue
+		}
+		if err := d.engine.remove(ctx, c.id); err != nil {
+			failed = errors.Join(failed, err)
+		} else {
+			swept["container"]++
+		}
+		release()
+	}
+	return failed
+}
+
+// mayRemove says whether a container is nobody's: this instance's without a
+// sandbox, or that of a single command whose runner is gone.
+func (d *Driver) mayRemove(c held) (release func(), ok bool) {
+	if c.instance == d.config.Instance {
+		return func() {}, !d.live(c.id)
+	}
+	if !strings.HasPrefix(c.instance, onceInstances) || strings.ContainsAny(c.instance, "/.") {
+		return nil, false
+	}
+	if err := d.config.Run.MkdirAll(c.instance, 0o755); err != nil {
+		return nil, false
+	}
+	lock, err := hostlock.Take(d.config.Run, c.instance+"/runner.lock")
+	if err != nil {
+		return nil, false // alive
+	}
+	return func() {
+		lock.Release()
+		_ = d.config.Run.Remove(c.instance) // not empty: somebody else's to remove
+	}, true
+}
+
+// live says whether a container belongs to a sandbox of this runner. One that is
+// being made has no id yet, so while any is nothing of this instance is swept.
+func (d *Driver) live(id string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, j := range d.jobs {
+		if j.has(id) {
+			return true
+		}
+	}
+	return false
+}
+
+func (j *job) has(id string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for b := range j.boxes {
+		if !b.mu.TryLock() {
+			return true // in the middle of something: leave it alone
+		}
+		mine := b.container == id
+		b.mu.Unlock()
+		if mine {
+			return true
+		}
+	}
+	return false
+}
+
+// sweepGrafts takes back what a runner lent that was killed in a start.
+func (d *Driver) sweepGrafts(ctx context.Context, swept sandbox.Swept) error {
+	if d.hasBegun() {
+		return nil
+	}
+	space, err := d.engine.mountSpace(ctx)
+	if err != nil {
+		return err
+	}
+	defer space.Close()
+	dir := filepath.Join(d.config.RunDir, d.config.Instance, graftDir)
+	var names []os.DirEntry
+	err = inSpace(space, func() (err error) {
+		if names, err = os.ReadDir(dir); os.IsNotExist(err) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("looking for lent mounts: %w", err)
+	}
+	for _, name := range names {
+		if err := (graft{space, filepath.Join(dir, name.Name())}).uproot(); err != nil {
+			return err
+		}
+		swept["mount"]++
+	}
+	return nil
+}
+
+func (d *Driver) hasBegun() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.begun
+}
+
+// sweepDisks removes what earlier disks left, unless this runner has begun to
+// make its own.
+func (d *Driver) sweepDisks(swept sandbox.Swept) error {
+	if d.hasBegun() {
+		return nil // a disk of ours may be on its way from file to mount
+	}
+	return linux.SweepDisks(d.config.Disks, swept)
+}
