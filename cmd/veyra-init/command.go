@@ -124,8 +124,12 @@ func (c *command) report(status unix.WaitStatus) initwire.Exit {
 	return initwire.Exit{Status: uint32(status), Flags: c.flags}
 }
 
-// sample looks at the disk's free space and files.
+// sample looks at the disk's free space and files, and at the tasks of this
+// kernel.
 func (c *command) sample() {
+	if c.s.tasks.full() {
+		c.flags |= initwire.FullTasks
+	}
 	var fs unix.Statfs_t
 	if unix.Statfs(diskPath, &fs) != nil {
 		return

@@ -26,6 +26,7 @@ type server struct {
 	out   *initwire.Writer
 	procs *processes
 	maker *thread // effective uid 1000
+	tasks tasks
 
 	// What follows belongs to the goroutine that reads frames.
 	silence  time.Duration
@@ -97,7 +98,9 @@ func newServer(out io.Writer) (*server, error) {
 	bufs := map[initwire.Type][]byte{
 		initwire.Stdout: make([]byte, initwire.MaxPayload), initwire.Stderr: make([]byte, initwire.MaxPayload),
 	}
-	return &server{out: initwire.NewWriter(out), procs: procs, maker: maker, bufs: bufs, silence: maxSilence}, nil
+	return &server{
+		out: initwire.NewWriter(out), procs: procs, maker: maker, tasks: countTasks(), bufs: bufs, silence: maxSilence,
+	}, nil
 }
 
 // closeOnExecAll is for kernels whose close_range knows no flag (before 5.11)

@@ -52,6 +52,10 @@ const (
 	Cancelled
 	// NotStarted: Status holds 126 or 127 as an exit status, nothing ran.
 	NotStarted
+	// FullTasks: in one sample there were as many tasks, beside init's own, as
+	// RLIMIT_NPROC allows. It tells of the whole kernel, so it means something
+	// only where that is the sandbox's.
+	FullTasks
 )
 
 // Exit is what became of a command.

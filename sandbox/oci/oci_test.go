@@ -40,7 +40,8 @@ func TestMain(m *testing.M) {
 // initDir is where the tests' veyra-init was built, once it was.
 var initDir string
 
-func TestContractOnRunc(t *testing.T) { contractOn(t, "runc") }
+func TestContractOnRunc(t *testing.T)  { contractOn(t, "runc") }
+func TestContractOnRunsc(t *testing.T) { contractOn(t, "runsc") }
 
 func contractOn(t *testing.T, runtime string) {
 	sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host {

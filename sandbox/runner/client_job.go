@@ -118,6 +118,7 @@ func (s *clientSandbox) meet(ctx context.Context, spec sandbox.Spec, pipes []*os
 	if r.Applied == nil {
 		return Ready{}, sandbox.Applied{}, &sandbox.Error{Kind: sandbox.KindStart, Op: "reading a sandbox back: no answer"}
 	}
+	session.guest.Store(r.Applied.Isolation == sandbox.IsolationGVisor)
 	return ready, *r.Applied, compare(s.job.client.policy, spec, ready, *r.Applied)
 }
 

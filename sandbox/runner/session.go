@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/initwire"
@@ -40,6 +41,9 @@ type Session struct {
 	stop   chan struct{}       // closed by Close
 	once   sync.Once           // closes stop
 	loops  sync.WaitGroup      // read and ping
+	// guest says that the sandbox has a kernel of its own, so that what init
+	// counts of it counts against the sandbox's limits.
+	guest atomic.Bool
 
 	mu     sync.Mutex // guards what follows
 	busy   bool

@@ -70,6 +70,9 @@ func (r *execution) finished(ctx context.Context, e initwire.Exit) (sandbox.Exit
 	if e.Flags&initwire.LowInodes != 0 {
 		limits = append(limits, sandbox.LimitInodes)
 	}
+	if e.Flags&initwire.FullTasks != 0 && r.s.guest.Load() {
+		limits = append(limits, sandbox.LimitPIDs)
+	}
 	exit.Ended = r.ended(e, exit.Signal, limits)
 	exit.Limits = merge(limits, exit.Ended)
 	return exit, nil

@@ -338,6 +338,15 @@ func hardLinks(t *testing.T, h Host) {
 func specials(t *testing.T, h Host) {
 	got := collect(t, h, `mkfifo fifo; rm keep; mkfifo keep; python3 -c "import socket; socket.socket(socket.AF_UNIX).bind('sock')"
 echo s > secret; chmod 000 secret; mkdir closed; echo c > closed/c; chmod 000 closed; mknod null c 0 0 2>/dev/null; true`)
+	if h.Class == GVisor { // FIFOs and sockets are its kernel's and reach no disk
+		wantChanges(t, got,
+			change{treestream.Dir, "closed", 0, ""},
+			change{treestream.File, "closed/c", 0o644, "c\n"},
+			change{treestream.Delete, "keep", 0, ""},
+			change{treestream.File, "secret", 0, "s\n"},
+		)
+		return
+	}
 	wantChanges(t, got,
 		change{treestream.Dir, "closed", 0, ""},
 		change{treestream.File, "closed/c", 0o644, "c\n"},

@@ -19,6 +19,7 @@ import (
 func taskCases() map[string]func(*testing.T, Host) {
 	return map[string]func(*testing.T, Host){
 		"B01TasksWithoutEnd":        tasksWithoutEnd,
+		"B01FewTasks":               fewTasks,
 		"B06ObjectsWithoutEnd":      objectsWithoutEnd,
 		"B13CPUByTheHostsAccount":   cpuByHost,
 		"B13PrioritiesGiveNothing":  priorities,
