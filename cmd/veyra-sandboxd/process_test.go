@@ -3,6 +3,7 @@ package main_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -50,6 +51,8 @@ type place struct {
 	env                  []string
 	// config is a file of settings, or "".
 	config string
+	// policy is a name or a file; "": strict.
+	policy string
 }
 
 // newPlace chooses state, ports and the settings that interface.md names for an
@@ -111,7 +114,7 @@ func (w *world) launch(p place, more ...string) *daemon {
 	w.t.Helper()
 	needSandboxes(w.t)
 	d := &daemon{t: w.t, env: append(p.env, more...), state: p.state, public: p.public, admin: p.admin, ended: make(chan struct{}), changed: make(chan struct{})}
-	args := []string{"--policy", "strict", "--state-dir", p.state}
+	args := []string{"--policy", cmp.Or(p.policy, "strict"), "--state-dir", p.state}
 	if p.config != "" {
 		args = append(args, "--config", p.config)
 	}
