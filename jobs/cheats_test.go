@@ -74,6 +74,18 @@ func TestRunnersThatAreEndedEarly(t *testing.T) {
 	}
 }
 
+// Attack case I06: a runner that the change brings along, since Python looks in
+// the workspace first, has run no test.
+func TestRunnersThatAreReplaced(t *testing.T) {
+	said := "print('Ran 1 test in 0.000s\\n\\nOK, 1 passed')\n"
+	for command, change := range map[string]map[string]githosttest.File{
+		"python -m unittest discover -s tests -q": texts("calc.py", wrongSum, "unittest/__init__.py", "", "unittest/__main__.py", said),
+		pytest: texts("calc.py", wrongSum, "pytest.py", said),
+	} {
+		t.Run(command, func(t *testing.T) { wantOf(t, protocol.VerdictRejected, command, with(nil), change) })
+	}
+}
+
 // What quiet runners print is taken for what it is.
 func TestQuietRunnersAreBelieved(t *testing.T) {
 	for _, command := range []string{"python -m pytest -qq", "python -m unittest -q tests.test_calc", "python -m pytest -v"} {

@@ -11,8 +11,16 @@ import (
 // tests: a run that plants one has to be told.
 var testControls = []string{
 	"conftest.py", "pytest.ini", "tox.ini", "setup.cfg", "sitecustomize.py", "usercustomize.py", ".coveragerc",
-	"jest.config.js", ".mocharc.json", "phpunit.xml", "phpunit.xml.dist", ".rspec", "surefire.properties",
+	"phpunit.xml", "phpunit.xml.dist", "phpunit.dist.xml", ".rspec", "surefire.properties", ".pytest.ini", "pytest.toml", ".pytest.toml",
 }
+
+// testControlName matches the like of those in more than one language, and what
+// runs tests by being in the repository.
+var testControlName = regexp.MustCompile(`^(jest|vitest|ava|karma|cypress|playwright)\.conf(ig)?\.[a-z]+$|^\.mocharc\.[a-z]+$|^(mvnw|gradlew)(\.cmd|\.bat)?$`)
+
+// runners are packages that Python would take from the workspace instead of the
+// runner of that name.
+var runners = []string{"unittest", "pytest", "_pytest"}
 
 // testSettings are files that may say how tests are run, beside much else. The
 // change may need what else they say, so that a run with the base versions of
@@ -36,13 +44,15 @@ func isTestPath(p string) bool {
 	}
 	// The last part counts, too: a link in the place of a directory of tests.
 	for part := range strings.SplitSeq(strings.ToLower(p), "/") {
-		if slices.Contains(testDirs, part) {
+		if slices.Contains(testDirs, part) || slices.Contains(runners, strings.TrimSuffix(part, ".py")) {
 			return true
 		}
 	}
 	return false
 }
 
-func isTestControl(p string) bool { return slices.Contains(testControls, path.Base(p)) }
+func isTestControl(p string) bool {
+	return slices.Contains(testControls, path.Base(p)) || testControlName.MatchString(path.Base(p))
+}
 
 func isTestSetting(p string) bool { return slices.Contains(testSettings, path.Base(p)) }

@@ -92,6 +92,9 @@ func TestPathsOfTests(t *testing.T) {
 		"a_test.py": true, "app.spec.ts": true, "app.test.tsx": true, "CalcTest.java": true, "spec/a_spec.rb": true, "A.t.sol": true,
 		"conftest.py": true, "src/setup.cfg": true, "tests.py": true,
 		"tests": true, "src/Test": true, "pkg/testdata/golden.txt": true, "ui/__snapshots__/a.test.js.snap": true,
+		"jest.config.mjs": true, "ui/vitest.config.ts": true, ".mocharc.cjs": true, "gradlew": true, "mvnw.cmd": true,
+		"unittest/__main__.py": true, "src/pytest.py": true, "_pytest/main.py": true,
+		"config.js": false, "gradlew.md": false, "pytest_plugin.py": false, "unittests.md": false,
 		"latest.py": false, "contest.go": false, "src/attest/a.py": false, "README.md": false, "protest.rb": false, "testing.py": false,
 	} {
 		if got := isTestPath(path); got != want {
