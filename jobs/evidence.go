@@ -192,6 +192,11 @@ func (f *facts) sandbox(cfg Config) map[string]any {
 	if digest, err := policies.SeccompDigest(policies.SeccompJob); err == nil && cfg.Report.Isolation != sandbox.IsolationGVisor {
 		s[protocol.KeySeccompDigest] = digest
 	}
+	if cfg.Proof != nil {
+		if digest := cfg.Proof(); digest != "" {
+			s[protocol.KeyProofSHA256] = digest
+		}
+	}
 	if f.rules != nil {
 		s[protocol.KeyLimits] = f.rules.Policy.Limits.Map()
 	}

@@ -25,6 +25,7 @@ var wireKeys = strings.Fields(`outcome assignment_id lease_id job_id branch base
 func TestEvidenceKeyByKey(t *testing.T) {
 	w := newWorld(t, project(), steps(fix()))
 	w.run.Job.Policy.RequiredCommands = append(w.run.Job.Policy.RequiredCommands, "python -m unittest tests.test_calc")
+	w.config.Proof = func() string { return strings.Repeat("a", 64) }
 	e := w.succeed()
 	keys := slices.Sorted(maps.Keys(e))
 	if diff := cmp.Diff(slices.Sorted(slices.Values(wireKeys)), keys); diff != "" {
@@ -46,6 +47,7 @@ func TestEvidenceKeyByKey(t *testing.T) {
 		Usage    map[string]int64
 		Sandbox  struct {
 			Limits map[string]int64
+			Proof  string `json:"proof_sha256"`
 		}
 	}
 	if err := json.Unmarshal(text, &read); err != nil {
@@ -58,6 +60,9 @@ func TestEvidenceKeyByKey(t *testing.T) {
 	}
 	if read.Command != "python -m unittest discover -s tests ; python -m unittest tests.test_calc" || strings.Count(read.Output, "$ python") != 2 {
 		t.Errorf("command %q, output %q", read.Command, read.Output)
+	}
+	if read.Sandbox.Proof != strings.Repeat("a", 64) {
+		t.Errorf("the host's proof is %q", read.Sandbox.Proof)
 	}
 	if len(read.Usage) == 0 || len(read.Sandbox.Limits) == 0 {
 		t.Errorf("usage %v, limits %v", read.Usage, read.Sandbox.Limits)
@@ -76,6 +81,9 @@ func TestFailureEvidence(t *testing.T) {
 		if _, found := e[key]; !found {
 			t.Errorf("%s is missing", key)
 		}
+	}
+	if _, found := e["sandbox"].(map[string]any)["proof_sha256"]; found {
+		t.Error("a host without a proof names one")
 	}
 	for _, key := range []string{"commit_sha", "pull_request_url", "changed_files"} {
 		if _, found := e[key]; found {

@@ -19,6 +19,9 @@ type Config struct {
 	Backend sandbox.Backend
 	// Report is what the backend's probe measured; evidence names it.
 	Report sandbox.Report
+	// Proof returns the digest of the host's proof while it holds, else ""; may
+	// be nil.
+	Proof func() string
 	// Image returns the image of a toolchain, or false when there is none.
 	Image func(policies.Toolchain) (images.Digest, bool)
 	// Policy is the owner's, scaled to what the host has.

@@ -68,6 +68,8 @@ const (
 	KeyImageDigest   = "image_digest"
 	KeySeccompDigest = "seccomp_digest"
 	KeyLimits        = "limits"
+	// KeyProofSHA256 appears only if the host was proven as it is now.
+	KeyProofSHA256 = "proof_sha256"
 
 	KeyPolicy       = "policy"
 	KeyPolicySHA256 = "policy_sha256"

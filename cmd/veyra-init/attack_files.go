@@ -144,7 +144,7 @@ func (a *attacker) settings() {
 		"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hotplug", "/proc/sysrq-trigger",
 		"/proc/sys/fs/binfmt_misc/register", "/proc/sys/vm/overcommit_memory", "/proc/sys/net/ipv4/ip_forward",
 		"/proc/sys/kernel/yama/ptrace_scope", "/proc/sys/user/max_user_namespaces", "/proc/acpi/wakeup", "/proc/mtrr",
-		"/sys/kernel/uevent_helper", "/sys/kernel/debug", "/sys/power/state", "/sys/fs/cgroup/release_agent",
+		"/sys/kernel/uevent_helper", "/sys/power/state", "/sys/fs/cgroup/release_agent",
 		"/sys/fs/cgroup/memory/release_agent", "/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/memory/memory.limit_in_bytes",
 		"/sys/fs/cgroup/devices/devices.allow", "/sys/fs/cgroup/pids/pids.max", "/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/memory.max",
 	} {

@@ -18,16 +18,18 @@ import (
 
 func doctorCommand(o *options) *cobra.Command {
 	var acceptID string
+	var attacked bool
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Measure what this host can enforce, and say what is missing", Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := acceptFirst(o, acceptID); err != nil {
 				return err
 			}
-			return doctor(cmd.Context(), o)
+			return doctor(cmd.Context(), o, attacked)
 		},
 	}
 	cmd.Flags().StringVar(&acceptID, "accept-runtime", "", "record that strict may go on with a runtime that has this advisory (an id, such as CVE-2025-31133)")
+	cmd.Flags().BoolVar(&attacked, "prove", false, "attack real sandboxes and tell what came of it, control by control; keep the proof for evidence")
 	return cmd
 }
 
@@ -53,10 +55,11 @@ type diagnosis struct {
 	PassedOver  []passedOver       `json:"passed_over"`
 	Advisories  []policies.Finding `json:"advisories"`
 	Host        []hostcheck.Line   `json:"host"`
+	Proof       *proofRecord       `json:"proof,omitempty"` // with --prove
 	Weakenings  []string           `json:"weakenings"`
 }
 
-func doctor(ctx context.Context, o *options) error {
+func doctor(ctx context.Context, o *options, attacked bool) error {
 	s, err := o.settings()
 	if err != nil {
 		return err
@@ -69,7 +72,7 @@ func doctor(ctx context.Context, o *options) error {
 		return err
 	}
 	d := diagnosis{Policy: policy.Name, Advisories: []policies.Finding{}, Weakenings: []string{}, PassedOver: []passedOver{}}
-	if err = d.probe(ctx, s); err != nil {
+	if err = d.probe(ctx, s, attacked); err != nil {
 		d.Missing = err.Error()
 	}
 	d.Enforceable = err == nil
@@ -87,8 +90,9 @@ func doctor(ctx context.Context, o *options) error {
 	return nil
 }
 
-// probe really starts a sandbox under the policy, in an instance of its own.
-func (d *diagnosis) probe(ctx context.Context, s *Settings) error {
+// probe really starts a sandbox under the policy, in an instance of its own, and
+// may attack more of them.
+func (d *diagnosis) probe(ctx context.Context, s *Settings, attacked bool) error {
 	disks := filepath.Join(s.CacheDir, "disks")
 	if err := os.MkdirAll(disks, 0o700); err != nil {
 		return err
@@ -106,7 +110,10 @@ func (d *diagnosis) probe(ctx context.Context, s *Settings) error {
 		return err
 	}
 	d.Why = s.runtimeReason()
-	return c.client.Close()
+	if attacked {
+		err = d.prove(ctx, s, c, policy)
+	}
+	return errors.Join(err, c.client.Close())
 }
 
 // unenforced names every control that was not seen and that the policy does not
@@ -146,6 +153,9 @@ func (d diagnosis) print() {
 			mark = "missing"
 		}
 		printLine(mark, line)
+	}
+	if d.Proof != nil {
+		d.Proof.print()
 	}
 	d.printAdvice()
 }

@@ -27,6 +27,8 @@ type fitness struct {
 	name string
 	seen runtimeFile
 	said atomic.Pointer[string]
+	// replaced: the file is another one than at the start, whatever its probe said.
+	replaced atomic.Bool
 }
 
 // runtimeFile is what changes when a file is replaced or written to.
@@ -88,6 +90,7 @@ func (f *fitness) step(ctx context.Context, backend sandbox.Backend, log *slog.L
 	if err == nil && now == f.seen {
 		return
 	}
+	f.replaced.Store(true)
 	var report sandbox.Report
 	if err == nil {
 		report, err = backend.Probe(ctx)

@@ -51,6 +51,7 @@ type host struct {
 	fitness  *fitness
 	pairing  *supervisor.Pairing
 	policy   policies.Policy
+	proof    string // digest of the host's proof for evidence; "": none
 	images   map[policies.Toolchain]images.Digest
 	holds    []io.Closer
 	systemd  net.Conn
@@ -196,8 +197,15 @@ func (h *host) startBackend(ctx context.Context, log *slog.Logger) (err error) {
 	h.runner, h.report, h.advice = c.client, c.report, c.advice
 	h.weakenings = append(h.weakenings, adviceWeakenings(c.advice)...)
 	h.swept = h.runner.Swept()
-	h.fitness, err = newFitness(h.policy.Name, h.report)
-	return err
+	if h.fitness, err = newFitness(h.policy.Name, h.report); err != nil {
+		return err
+	}
+	owners, err := h.settings.readPolicy()
+	if err != nil {
+		return err
+	}
+	h.proof = provenDigest(h.paths.state, h.report, owners, log)
+	return nil
 }
 
 // openImages holds the newest image of each toolchain, so that none is removed

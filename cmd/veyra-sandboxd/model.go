@@ -152,7 +152,7 @@ func jobsConfig(s *Settings, h *host, m *model, k *keeper, secrets *redact.Set, 
 		JobTokens: s.Budget.TokensPerJob, ContextCharacters: s.Provider.ContextCharacters, Redact: secrets.String,
 	}
 	return jobs.Config{
-		Backend: measured{h.runner, metrics, k.jobClosed}, Report: h.report,
+		Backend: measured{h.runner, metrics, k.jobClosed}, Report: h.report, Proof: h.provenNow,
 		Image: func(t policies.Toolchain) (images.Digest, bool) {
 			digest, found := h.images[t]
 			return digest, found

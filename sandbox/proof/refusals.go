@@ -149,15 +149,24 @@ var terminal = refusal{
 		"tioclinux_100000000",
 	},
 	kernel: append(results{"ENOTTY"}, byRights...),
-	but: map[string]results{
-		"tiocsti_0": typing, "tiocsti_100000000": typing, "tiocsti_10000000000": typing, "tioclinux_0": typing,
-		"tioclinux_100000000": typing, "tioclinux_10000000000": typing,
-	},
+	// Typing must not even reach a terminal's driver, except gVisor's, which has
+	// no such request.
+	but:       each(results{"EPERM"}, typing...),
+	butGVisor: each(results{"ENOTTY"}, typing...),
 }
 
-// typing must not even reach a terminal driver, except gVisor's, which has no
-// such request.
-var typing = results{"EPERM", "ENOTTY"}
+var typing = []string{
+	"tiocsti_0", "tiocsti_100000000", "tiocsti_10000000000", "tioclinux_0", "tioclinux_100000000", "tioclinux_10000000000",
+}
+
+// each gives every name the same results.
+func each(r results, names ...string) map[string]results {
+	all := map[string]results{}
+	for _, name := range names {
+		all[name] = r
+	}
+	return all
+}
 
 // priority: gVisor takes a nice value and gives nothing for it.
 var priority = refusal{
