@@ -44,6 +44,8 @@ func mode(args []string, in io.Reader, out io.Writer) error {
 		return readFile(args[1:], out)
 	case args[0] == "write" && len(args) == 2:
 		return writeFile(args[1], in)
+	case args[0] == initwire.BoundMode:
+		return bound(args[1:], in, out)
 	}
 	return errUsage
 }

@@ -69,3 +69,11 @@ const (
 	ModeNotFound = 4 // there is no such file
 	ModeRefused  = 5 // outside the writable places, or not a regular file
 )
+
+// BoundMode makes init write limits of the user namespace that it is started in,
+// before a sandbox is: [init, BoundMode, NAME=VALUE…], with names of
+// /proc/sys/user. It writes Bounded as a line and ends with its input.
+const (
+	BoundMode = "bound"
+	Bounded   = "bounded"
+)

@@ -47,10 +47,23 @@ func (b *box) start(ctx context.Context, lowers []string, spec sandbox.Spec) err
 	if err := b.build(ctx, lowers); err != nil {
 		return err
 	}
-	if err := b.describe(spec); err != nil {
+	userns, err := b.bound(lowers[0])
+	if err != nil {
+		return err
+	}
+	defer userns.Close() // the sandbox has joined it by then
+	if err := b.describe(spec, userns); err != nil {
 		return err
 	}
 	return b.launch(ctx)
+}
+
+// bound makes the user namespace, where the kernel in the sandbox is the host's.
+func (b *box) bound(base string) (*namespace, error) {
+	if b.job.driver.runtime.guest {
+		return nil, nil // the guest's objects are its own
+	}
+	return boundedNamespace(b.job.ids.first, base)
 }
 
 // build makes directory, disk and overlay.
@@ -79,7 +92,7 @@ func (b *box) build(ctx context.Context, lowers []string) error {
 	return nil
 }
 
-func (b *box) describe(spec sandbox.Spec) error {
+func (b *box) describe(spec sandbox.Spec, userns *namespace) error {
 	d := b.job.driver
 	filter, err := d.config.Seccomp(spec.Profile)
 	if err != nil {
@@ -88,7 +101,7 @@ func (b *box) describe(spec sandbox.Spec) error {
 	return writeBundle(b.dir, bundle(plan{
 		rootfs: b.rootfs(), cgroup: b.group.Path,
 		first: b.job.ids.first, limits: spec.Limits, cpus: linux.CPUs(spec.Limits),
-		swap: d.cgroups.SwapAccounting(), seccomp: filter, guest: d.runtime.guest,
+		swap: d.cgroups.SwapAccounting(), seccomp: filter, guest: d.runtime.guest, userns: userns.path(),
 	}))
 }
 

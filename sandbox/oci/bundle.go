@@ -32,7 +32,8 @@ type plan struct {
 	cpus    int  // whole CPUs; never 0
 	swap    bool // the kernel accounts for swap
 	seccomp *specs.LinuxSeccomp
-	guest   bool // the runtime brings its own kernel
+	guest   bool   // the runtime brings its own kernel
+	userns  string // path of a user namespace that maps the range; empty: the runtime makes one
 }
 
 // bundle writes down one container. Every bundle has a fresh /dev, no terminal,
@@ -50,7 +51,7 @@ func bundle(p plan) *specs.Spec {
 			Sysctl:        map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"},
 			Resources:     resources(p),
 			CgroupsPath:   p.cgroup,
-			Namespaces:    namespaces(),
+			Namespaces:    namespaces(p.userns),
 			Seccomp:       p.seccomp,
 			MaskedPaths:   linux.Masked,
 			ReadonlyPaths: linux.ReadOnly,
@@ -58,10 +59,12 @@ func bundle(p plan) *specs.Spec {
 	}
 }
 
-func namespaces() []specs.LinuxNamespace {
-	var all []specs.LinuxNamespace
+// namespaces are all that there are. The mappings stand beside a user namespace
+// that is joined as well: old runtimes want them, new ones compare.
+func namespaces(userns string) []specs.LinuxNamespace {
+	all := []specs.LinuxNamespace{{Type: specs.UserNamespace, Path: userns}}
 	for _, t := range []specs.LinuxNamespaceType{
-		specs.UserNamespace, specs.PIDNamespace,
+		specs.PIDNamespace,
 		specs.MountNamespace, specs.NetworkNamespace, specs.IPCNamespace,
 		specs.UTSNamespace, specs.CgroupNamespace,
 	} {

@@ -21,6 +21,7 @@ func taskCases() map[string]func(*testing.T, Host) {
 		"B01TasksWithoutEnd":        tasksWithoutEnd,
 		"B01FewTasks":               fewTasks,
 		"B06ObjectsWithoutEnd":      objectsWithoutEnd,
+		"B06OneJobIsNotAnothers":    objectsOfTwoJobs,
 		"B13CPUByTheHostsAccount":   cpuByHost,
 		"B13PrioritiesGiveNothing":  priorities,
 		"B15ClockIsNotTheJobs":      clockRefused,
@@ -206,6 +207,25 @@ func hostFiles(t testing.TB) int {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// objectsOfTwoJobs: what is counted by user is counted for each job alone,
+// since no two have the same ids.
+func objectsOfTwoJobs(t *testing.T, h Host) {
+	if h.Class != Kernel {
+		return // the guest's objects: objectsWithoutEnd has seen their end
+	}
+	greedy, other := h.One(t), h.One(t)
+	hold := greedy.background(sandbox.Command{Argv: []string{"python3", "-c", objectsHead + objects["inotify"] + `
+except OSError as e: print("up", flush=True)
+import time; time.sleep(60)`}, Timeout: 3 * time.Second})
+	if out := other.Python(objectsHead + `check(c.inotify_init1(0)); print("ok")
+except OSError as e: print("refused", e)`); out != "ok\n" {
+		t.Errorf("another job's inotify: %s", out)
+	}
+	if exit, err := hold(); err != nil || exit.Ended != sandbox.LimitTimeout {
+		t.Errorf("the greedy job: %+v, %v", exit, err)
+	}
 }
 
 // cpuByHost: 64 threads of two kinds of spinning for two seconds, by what the

@@ -1,0 +1,102 @@
+package oci
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/initwire"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
+)
+
+// share is the part of the host's inotify objects that one sandbox may have.
+const share = 8
+
+// inotifyLimits are bounded for each sandbox; least is what tools need.
+var inotifyLimits = []struct {
+	name  string
+	least int64
+}{{"max_inotify_instances", 16}, {"max_inotify_watches", 8192}}
+
+// namespace is a user namespace that a process of ours, init in its mode bound,
+// keeps until Close.
+type namespace struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+}
+
+// path is how the runtime reaches it; empty where there is none.
+func (n *namespace) path() string {
+	if n == nil {
+		return ""
+	}
+	return "/proc/" + strconv.Itoa(n.cmd.Process.Pid) + "/ns/user"
+}
+
+// Close ends the process; who has joined the namespace stays in it.
+func (n *namespace) Close() error {
+	if n == nil {
+		return nil
+	}
+	return errors.Join(n.stdin.Close(), n.cmd.Wait())
+}
+
+// boundedNamespace makes a user namespace that maps the range and bounds what the
+// kernel counts by user. What is made in a namespace counts against its owner's
+// limits as well (user_namespaces(7)), here those of the host's root, so that one
+// sandbox could else use up the inotify objects of all of them and of the host's
+// own services (attack case B06). base holds our init, which writes the limits:
+// only a process inside can.
+func boundedNamespace(first uint32, base string) (*namespace, error) {
+	args, err := boundArguments()
+	if err != nil {
+		return nil, err
+	}
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(first), Size: rangeSize}}
+	cmd := &exec.Cmd{
+		Path: filepath.Join(base, sandbox.InitPath), Args: args, Env: []string{}, Dir: "/",
+		SysProcAttr: &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true,
+			Credential: &syscall.Credential{NoSetGroups: true}, // 0, as mapped
+		},
+	}
+	var words strings.Builder
+	cmd.Stderr = &words
+	stdin, inErr := cmd.StdinPipe()
+	stdout, outErr := cmd.StdoutPipe()
+	if err := errors.Join(inErr, outErr); err != nil {
+		return nil, fmt.Errorf("making pipes: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting user namespace: %w", err)
+	}
+	n := &namespace{cmd, stdin}
+	line, err := bufio.NewReader(io.LimitReader(stdout, 64)).ReadString('\n')
+	if err != nil || line != initwire.Bounded+"\n" {
+		err = errors.Join(err, n.Close())
+		return nil, fmt.Errorf("bounding user namespace: %w; it said %.300q", err, words.String())
+	}
+	return n, nil
+}
+
+// boundArguments gives a sandbox its share of what the host allows one user.
+func boundArguments() ([]string, error) {
+	args := []string{"init", initwire.BoundMode}
+	for _, l := range inotifyLimits {
+		host, err := linux.ReadInt("/proc/sys/user/" + l.name)
+		if err != nil {
+			return nil, fmt.Errorf("reading the host's limit: %w", err)
+		}
+		args = append(args, l.name+"="+strconv.FormatInt(max(host/share, min(host, l.least)), 10))
+	}
+	return args, nil
+}
