@@ -175,6 +175,16 @@ func TestRPMBackportsCountByRelease(t *testing.T) {
 	}
 }
 
+func TestUpstreamOfPackages(t *testing.T) {
+	for version, want := range map[string]string{
+		"1.1.5+ds1-1+deb12u1": "1.1.5+ds1", "4:1.2.5-3.el9_6": "1.2.5", "5:29.5.1-1~debian.12~bookworm": "29.5.1", "1.0": "1.0",
+	} {
+		if got := (Package{SystemDeb, "x", version}).Upstream(); got != want {
+			t.Errorf("%s packages %s, want %s", version, got, want)
+		}
+	}
+}
+
 func TestAdvisoryTableIsWhole(t *testing.T) {
 	ids, err := AdvisoryIDs()
 	if err != nil || !slices.Contains(ids, "CVE-2024-21626") || slices.Contains(ids, "CVE-2026-41579") {

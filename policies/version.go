@@ -88,6 +88,13 @@ func splitPackage(version string) (epoch, upstream, revision string) {
 	return epoch, rest, ""
 }
 
+// Upstream is the version of what was packaged, which the program mostly says of
+// itself.
+func (p Package) Upstream() string {
+	_, upstream, _ := splitPackage(p.Version)
+	return upstream
+}
+
 // compareDeb takes turns of text without digits and of numbers. In the text "~"
 // comes before the end, letters before all else.
 func compareDeb(a, b string) int {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -57,12 +58,33 @@ func softwareOf(ctx context.Context, report sandbox.Report) []policies.Software 
 			continue
 		}
 		judged := policies.Software{Name: s.Name, Version: s.Version}
-		if s.Path != "" && policies.Affects(s.Name, s.Version) {
-			judged.Package = packageOf(ctx, s.Path)
+		if policies.Affects(s.Name, s.Version) {
+			judged.Package = packageFor(ctx, s)
 		}
 		out = append(out, judged)
 	}
 	return out
+}
+
+// packageFor looks for the package of a program. Of an engine and of what it
+// starts only the names are known: the file of that name on this host tells the
+// package only if that is of the version which the engine says.
+func packageFor(ctx context.Context, s sandbox.Software) *policies.Package {
+	name := s.Name
+	if name == "docker" {
+		name = "dockerd"
+	}
+	if filepath.Base(s.Path) == name {
+		return packageOf(ctx, s.Path)
+	}
+	found, err := exec.LookPath(name)
+	if err != nil {
+		return nil
+	}
+	if p := packageOf(ctx, found); p != nil && p.Upstream() == s.Version {
+		return p
+	}
+	return nil
 }
 
 // packageOf is nil where none is known: then the upstream version counts.
