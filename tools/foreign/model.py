@@ -88,6 +88,9 @@ class Model:
         """Judge each criterion by what the prompt shows, in the form that its instructions ask for."""
         job = self.case(text)
         with self.lock:
+            if job.overloads > 0:
+                job.overloads -= 1
+                raise Refusal(503, {"error": {"message": "overloaded"}})
             job.asked += 1
         if job.says is not None and job.asked <= len(job.says):
             return {"role": "assistant", "content": job.says[job.asked - 1]}

@@ -23,7 +23,7 @@ class Review:
         self.commit, self.changed_files = "", []
         self.criteria = options.get("criteria", BOTH_PASS)
         self.says, self.model_findings = options.get("says"), options.get("findings", [])
-        self.asked, self.hold, self.held = 0, None, threading.Event()
+        self.asked, self.overloads, self.hold, self.held = 0, 0, None, threading.Event()
         self.tokens, self.leases, self.repository_tokens = {}, {}, []
         self.credential = options.get("credential", {})
         self.submissions, self.accepted, self.credentials, self.delivered = [], None, 0, []

@@ -267,9 +267,10 @@ def answered(*faults):
 
 
 def passing_trouble(world):
-    """Refused credentials, a git host in trouble and a model that is away: no verdict comes of it, and then the right one."""
+    """Refused credentials, a git host in trouble and a model that is overloaded: no verdict comes of it, and then the right one."""
     world.forge.trouble = 2
     job = submit(world, GOOD, credential_faults=[True, True])
+    job.overloads = 4
     world.run(job)
     concluded(job, "APPROVED")
     equal(len(set(job.repository_tokens)), len(job.repository_tokens), "tokens, each given once")
