@@ -86,6 +86,46 @@ func TestA07DoctorNamesEachAdvisory(t *testing.T) {
 	}
 }
 
+// TestA07BackportsCountByPackage: the same program, as two builds of a
+// distribution by what dpkg's records say.
+func TestA07BackportsCountByPackage(t *testing.T) {
+	t.Parallel()
+	if _, err := os.Stat("/var/lib/dpkg"); err != nil {
+		t.Skip("not applicable: this host does not use dpkg")
+	}
+	for version, fixed := range map[string]bool{"1.1.5+ds1-1": false, "1.1.5+ds1-1+deb12u1": true} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			dir := withWeakRuntime(t, weakRuntime{Version: "1.1.5+ds1"})
+			records := t.TempDir()
+			writeFile(t, filepath.Join(records, "info", "runc.list"), "/.\n"+filepath.Join(dir, "runc")+"\n", 0o644)
+			writeFile(t, filepath.Join(records, "status"), "Package: runc\nStatus: install ok installed\nVersion: "+version+"\n", 0o644)
+			host := takeAway{prelude: "mount --bind '" + records + "' /var/lib/dpkg"}
+			got := host.ended(t, dir, "doctor", "--json", "--policy", "standard", "--config", frugal(t)).want(t, 0)
+			var a advised
+			if err := json.Unmarshal([]byte(got.out), &a); err != nil {
+				t.Fatal(err)
+			}
+			if slices.Contains(a.ids(), "CVE-2024-21626") == fixed || !slices.Contains(a.ids(), masked[0]) {
+				t.Errorf("package %s is affected by %v", version, a.ids())
+			}
+			if !strings.Contains(strings.Join(a.Weakenings, "\n"), "package runc "+version) {
+				t.Errorf("the package is not named: %q", a.Weakenings)
+			}
+		})
+	}
+}
+
+// TestA07SandboxRunRefusesToo: a sandbox without a job is under the same policy.
+func TestA07SandboxRunRefusesToo(t *testing.T) {
+	t.Parallel()
+	env := oldRuntime(t, "1.3.2")
+	got := command(t, env, "sandbox", "run", "--policy", "strict", "--config", frugal(t), "--", "true").want(t, 125)
+	if !strings.Contains(got.err, masked[0]) || !strings.Contains(got.err, "--accept-runtime") {
+		t.Errorf("it says %q", got.err)
+	}
+}
+
 // TestA07AcceptedRuntimeIsRecordedAndShown: an acceptance lasts, lets strict go
 // on, and is told by doctor, start log, status and metric.
 func TestA07AcceptedRuntimeIsRecordedAndShown(t *testing.T) {
