@@ -13,7 +13,7 @@ PREFIX        ?= /usr/local
 # Mounts, id ranges and image building need root; everything else does not.
 AS_ROOT       := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: all setup build image test lint vuln bench demo install soak fuzz clean
+.PHONY: all setup engines build image test lint vuln bench demo install soak fuzz clean
 
 all: build
 
@@ -32,7 +32,11 @@ build: setup
 image: build
 	@$(AS_ROOT) bin/veyra-sandboxd image list --json | grep -q '"name": *"python"' || $(AS_ROOT) bin/veyra-sandboxd image build python
 
-test: image
+# Docker Engines that tests and the benchmark start: unpacked and built once.
+engines: build
+	@tools/engines.sh
+
+test: image engines
 	@tools/test.sh
 
 lint: build
@@ -42,13 +46,13 @@ lint: build
 vuln: build
 	@tools/lint.sh vuln
 
-bench: image
+bench: image engines
 	@tools/bench.sh
 
 demo: image
 	@tools/demo.sh
 
-soak: image
+soak: image engines
 	@VEYRA_SOAK=1 tools/test.sh
 
 fuzz: build

@@ -44,7 +44,7 @@ var arrows = map[string]string{
 	"cmd/veyra-init":  "",
 	"cmd/veyra-git":   "gitops gitops/worker",
 	"cmd/veyra-sandboxd": "supervisor jobs jobs/coding controlplane journal signer protocol policies gitops gitops/wire gitops/pulls" +
-		" sandbox sandbox/linux sandbox/runner sandbox/proof sandbox/oci images provider provider/openai",
+		" sandbox sandbox/linux sandbox/runner sandbox/proof sandbox/oci sandbox/docker images provider provider/openai",
 	"cmd/veyra-devplane": "protocol gitops controlplane",
 }
 

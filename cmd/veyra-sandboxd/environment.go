@@ -46,6 +46,7 @@ var variables = []variable{
 	{"VEYRA_MODEL_TIMEOUT_SECONDS", seconds(func(s *Settings) *time.Duration { return &s.Provider.Timeout })},
 	{"VEYRA_SANDBOX_BACKEND", text(func(s *Settings) *string { return &s.Sandbox.Backend })},
 	{"VEYRA_SANDBOX_RUNTIME", text(func(s *Settings) *string { return &s.Sandbox.Runtime })},
+	{"VEYRA_DOCKER_SOCKET", text(func(s *Settings) *string { return &s.Sandbox.DockerSocket })},
 	{"VEYRA_RUNTIME_WORKSPACE_ROOT", func(s *Settings, _ string) error {
 		s.note("VEYRA_RUNTIME_WORKSPACE_ROOT is ignored: jobs run in sandboxes with disks of their own")
 		return nil

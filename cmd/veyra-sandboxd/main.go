@@ -19,7 +19,6 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/internal/confine"
 	"github.com/veyra-labs/veyra-sandboxd/journal"
-	"github.com/veyra-labs/veyra-sandboxd/sandbox/oci"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
 	"github.com/veyra-labs/veyra-sandboxd/signer"
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
@@ -45,7 +44,7 @@ func main() {
 		case signer.Subcommand:
 			os.Exit(signer.Main(os.Args[2:]))
 		case runner.Subcommand:
-			os.Exit(runner.Main(os.Args[2:], runner.Parts{Open: oci.Open, Embedded: embedded}))
+			os.Exit(runner.Main(os.Args[2:], runner.Parts{Open: openDriver, Embedded: embedded}))
 		case images.UnpackCommand:
 			os.Exit(images.UnpackMain(os.Args[2:]))
 		}

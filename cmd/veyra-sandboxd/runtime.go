@@ -12,6 +12,7 @@ import (
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/docker"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/oci"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
 )
@@ -19,14 +20,20 @@ import (
 // autoRuntime takes the strongest OCI runtime of this host that passes its probe.
 const autoRuntime = "auto"
 
-// runtimeWords are what sandbox.runtime may be.
-func runtimeWords() []string { return append([]string{autoRuntime}, oci.Runtimes()...) }
+// knownRuntime says whether a word names a runtime of the chosen backend.
+func (s *Settings) knownRuntime(word string) bool {
+	return word == autoRuntime || slices.Contains(s.runtimes(), word)
+}
 
-func knownRuntime(word string) bool { return slices.Contains(runtimeWords(), word) }
+func (s *Settings) runtimes() []string {
+	if s.usesDocker() {
+		return docker.Runtimes()
+	}
+	return oci.Runtimes()
+}
 
-func runtimeChoices() string {
-	words := runtimeWords()
-	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+func (s *Settings) runtimeChoices() string {
+	return autoRuntime + ", " + strings.Join(s.runtimes(), " or ")
 }
 
 // passedOver is a runtime that is stronger than the chosen one, or would be, and
@@ -56,7 +63,7 @@ func chooseRuntime(ctx context.Context, s *Settings, instance, disks string) (ch
 	if failed != nil {
 		return c, failed
 	}
-	for _, name := range wantedRuntimes(s.Sandbox.Runtime) {
+	for _, name := range s.wantedRuntimes() {
 		err := c.try(ctx, s, name, instance, disks)
 		if err == nil {
 			return c, nil
@@ -67,11 +74,13 @@ func chooseRuntime(ctx context.Context, s *Settings, instance, disks string) (ch
 	return c, failed
 }
 
-func wantedRuntimes(word string) []string {
-	if word == autoRuntime {
+// wantedRuntimes are tried in turn. An engine's are the engine's to list: the
+// driver takes the strongest, and there is no second try.
+func (s *Settings) wantedRuntimes() []string {
+	if s.Sandbox.Runtime == autoRuntime && !s.usesDocker() {
 		return oci.Runtimes()
 	}
-	return []string{word}
+	return []string{s.Sandbox.Runtime}
 }
 
 // try leaves a runner only if everything that the policy wants was seen.
@@ -109,6 +118,9 @@ func (s *Settings) runtimeReason() string {
 	if s.Sandbox.Runtime != autoRuntime {
 		return "named by sandbox.runtime"
 	}
+	if s.usesDocker() {
+		return "the strongest that the Docker Engine lists (sandbox.runtime: auto)"
+	}
 	return "the strongest of this host that passes its probe (sandbox.runtime: auto)"
 }
 
@@ -118,24 +130,24 @@ func startRunner(ctx context.Context, s *Settings, name, instance, disks string)
 	if err := checkPower(); err != nil {
 		return nil, err
 	}
-	path, err := findRuntime(name)
-	if err != nil {
-		return nil, err
-	}
 	policy, err := s.readPolicy()
 	if err != nil {
 		return nil, err
 	}
-	return runner.Start(ctx, runner.Config{
+	config := runner.Config{
 		Instance: instance, Policy: s.Policy, Read: &policy, Images: filepath.Join(s.CacheDir, "images"),
-		Disks: disks, Runtime: path, Stderr: os.Stderr,
-	})
+		Disks: disks, Stderr: os.Stderr,
+	}
+	if err := s.aim(&config, name); err != nil {
+		return nil, err
+	}
+	return runner.Start(ctx, config)
 }
 
 // checkPower is what every runtime needs.
 func checkPower() error {
 	if os.Geteuid() != 0 {
-		return withCode(exitHost, "the oci backend needs root for its mounts and id ranges: run it as root or with sudo")
+		return withCode(exitHost, "sandboxes need root for their mounts and id ranges: run it as root or with sudo")
 	}
 	return checkHelpers()
 }

@@ -59,8 +59,8 @@ func sandboxCommand(o *options) *cobra.Command {
 	}
 	flags := run.Flags()
 	flags.StringVar(&so.image, "image", "python", "image to run on, by name or digest")
-	flags.StringVar(&so.backend, "backend", "oci", "backend (oci)")
-	flags.StringVar(&so.runtime, "runtime", "", "OCI runtime ("+runtimeChoices()+"; default: the setting sandbox.runtime)")
+	flags.StringVar(&so.backend, "backend", "", "backend (oci or docker; default: the setting sandbox.backend)")
+	flags.StringVar(&so.runtime, "runtime", "", "OCI runtime (runsc, runc or crun; default: the setting sandbox.runtime)")
 	flags.StringVar(&so.network, "network", "none", "network phase (none)")
 	flags.StringVarP(&so.dir, "directory", "C", "", "directory to copy in as the workspace; it is never modified")
 	flags.StringVar(&so.changes, "changes", "", "new or empty directory for what the command changed")
@@ -108,14 +108,27 @@ func sandboxRun(ctx context.Context, o *options, so sandboxOptions, args []strin
 
 func (so sandboxOptions) check() error {
 	switch {
-	case so.backend != "oci":
-		return withCode(exitUsage, "--backend must be oci in this version")
-	case so.runtime != "" && !knownRuntime(so.runtime):
-		return withCode(exitUsage, "--runtime must be %s", runtimeChoices())
+	case so.backend != "" && !knownBackend(so.backend):
+		return withCode(exitUsage, "--backend must be %s", backendChoices)
 	case so.network != string(sandbox.NetworkNone):
 		return withCode(exitUsage, "--network must be none in this version")
 	case so.timeout < 0:
 		return withCode(exitUsage, "--timeout must not be negative")
+	}
+	return nil
+}
+
+// choose puts the flags over the settings. A runtime of the settings may be one
+// that the flag's backend hasn't got.
+func (so sandboxOptions) choose(s *Settings) error {
+	if so.backend != "" {
+		s.Sandbox.Backend = so.backend
+	}
+	if so.runtime != "" {
+		s.Sandbox.Runtime = so.runtime
+	}
+	if !s.knownRuntime(s.Sandbox.Runtime) {
+		return withCode(exitUsage, "--runtime must be %s on this backend", s.runtimeChoices())
 	}
 	return nil
 }
@@ -128,8 +141,8 @@ func prepareThrowaway(ctx context.Context, o *options, so sandboxOptions) (*thro
 	if err != nil {
 		return nil, err
 	}
-	if so.runtime != "" {
-		s.Sandbox.Runtime = so.runtime
+	if err := so.choose(s); err != nil {
+		return nil, err
 	}
 	t := &throwaway{options: so, json: o.json}
 	if err := t.openDirectories(); err != nil {

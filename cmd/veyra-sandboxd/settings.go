@@ -117,6 +117,8 @@ type providerSettings struct {
 type sandboxSettings struct {
 	Backend string `yaml:"backend"`
 	Runtime string `yaml:"runtime"`
+	// DockerSocket is where the engine of the docker backend listens.
+	DockerSocket string `yaml:"docker_socket"`
 }
 
 type budgetSettings struct {
@@ -161,7 +163,7 @@ func defaultSettings() *Settings {
 	s.Admin.Listen = "127.0.0.1:9101"
 	s.Git = gitSettings{Origins: []string{"https://github.com"}, API: "https://api.github.com", History: "none"}
 	s.Provider = providerSettings{Dialect: "openai", ContextCharacters: 240_000, Timeout: 10 * time.Minute}
-	s.Sandbox = sandboxSettings{Backend: "auto", Runtime: autoRuntime}
+	s.Sandbox = sandboxSettings{Backend: autoBackend, Runtime: autoRuntime, DockerSocket: "/run/docker.sock"}
 	s.Budget.TokensPerJob = 2_000_000
 	s.Keep = keepSettings{DiskFloor: 5 << 30, Days: 14, Bytes: 5 << 30}
 	return s
@@ -269,8 +271,9 @@ func (s *Settings) checkVersion() error {
 	}{
 		{"role", s.Role == string(protocol.RoleWorker) || s.Role == string(protocol.RoleVerifier), "WORKER or VERIFIER"},
 		{"engine", s.Engine == "loop", "loop"},
-		{"sandbox.backend", s.Sandbox.Backend == "auto" || s.Sandbox.Backend == "oci", "auto or oci"},
-		{"sandbox.runtime", knownRuntime(s.Sandbox.Runtime), runtimeChoices()},
+		{"sandbox.backend", knownBackend(s.Sandbox.Backend), backendChoices},
+		{"sandbox.runtime", s.knownRuntime(s.Sandbox.Runtime), s.runtimeChoices()},
+		{"sandbox.docker_socket", filepath.IsAbs(s.Sandbox.DockerSocket), "an absolute path"},
 		{"provider.dialect", s.Provider.Dialect == "openai", "openai"},
 		{"git.history", s.Git.History == "none", "none"},
 		{"registries", len(s.Registries) == 0, "empty"},

@@ -310,8 +310,9 @@ func (b *box) Collect(ctx context.Context, w io.Writer) error {
 	return linux.Collect(ctx, filepath.Join(b.disk.Path, "up", "workspace"), linux.CollectLimits(b.limits), w)
 }
 
-// Close removes the sandbox, whatever of it exists. A container that the engine
-// doesn't remove is dead all the same; it is the next sweep's.
+// Close removes the sandbox, whatever of it exists; after a failure a further call
+// goes on. A container that the engine doesn't remove is dead all the same; it is
+// the next sweep's.
 func (b *box) Close(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -321,24 +322,40 @@ func (b *box) Close(ctx context.Context) error {
 	if err := b.end(ctx); err != nil {
 		return err
 	}
-	b.closed = true
+	b.done = true
 	b.removeContainer(ctx)
 	for _, f := range []*os.File{b.pipes.Stdin, b.pipes.Stdout} {
 		if f != nil {
 			_ = f.Close()
 		}
 	}
-	failed := errors.Join(b.takeBack(), b.unmountRoot())
-	if b.disk != nil {
-		failed = errors.Join(failed, b.disk.Release())
+	b.pipes = sandbox.Pipes{}
+	if err := errors.Join(b.takeBack(), b.unmountRoot(), b.releaseDisk()); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(b.dir); err != nil {
+		return fmt.Errorf("removing sandbox directory: %w", err)
 	}
 	if b.first != nil {
-		failed = errors.Join(failed, b.first.release())
+		_ = b.first.release()
 	}
+	b.closed = true
 	b.job.forget(b)
-	return errors.Join(failed, os.RemoveAll(b.dir))
+	return nil
 }
 
+func (b *box) releaseDisk() error {
+	if b.disk == nil {
+		return nil
+	}
+	if err := b.disk.Release(); err != nil {
+		return err
+	}
+	b.disk = nil
+	return nil
+}
+
+// removeContainer tells the engine once. The pump goes on until then.
 func (b *box) removeContainer(ctx context.Context) {
 	if b.container == "" {
 		return
@@ -347,6 +364,7 @@ func (b *box) removeContainer(ctx context.Context) {
 		b.job.driver.config.Log.Warn("the engine did not remove a container; the next sweep will", "sandbox", b.id, "err", err)
 		b.job.driver.owe()
 	}
+	b.container = ""
 	if b.pump != nil {
 		b.pump.close()
 	}

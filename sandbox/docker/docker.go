@@ -18,8 +18,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
@@ -50,6 +52,7 @@ type Driver struct {
 	config Config
 	engine *engine
 	pool   *linux.Pool
+	traces linux.Traces
 
 	importing sync.Mutex // held while an image is imported, guards images
 	images    map[images.Digest]string
@@ -77,10 +80,15 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 		}
 	}
 	d.pool = linux.NewPool(config.Disks, filepath.Join(config.Stage, "d"), config.Pool, config.Log)
+	groups, err := linux.FindCgroups()
+	if err != nil {
+		return nil, err
+	}
+	d.traces = linux.Traces{Instance: config.Instance, Run: config.Run, Disks: config.Disks, Cgroups: groups, Log: config.Log}
 	if _, err := d.ask(ctx); err != nil {
 		return nil, err
 	}
-	return d, nil
+	return d, d.traces.Leave()
 }
 
 // ask learns again what the engine is: it may have been replaced.
@@ -147,23 +155,27 @@ func (d *Driver) forget(j *job) {
 	delete(d.jobs, j.spec.ID)
 }
 
+// openJobs are the jobs that are not closed to the end.
+func (d *Driver) openJobs() []*job {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Values(d.jobs))
+}
+
 // Close gives up the pool and what the engine still holds of this instance.
 func (d *Driver) Close() error {
-	d.mu.Lock()
-	open := make([]*job, 0, len(d.jobs))
-	for _, j := range d.jobs {
-		open = append(open, j)
-	}
-	d.mu.Unlock()
 	var failed error
-	for _, j := range open {
+	for _, j := range d.openJobs() {
 		failed = errors.Join(failed, j.Close(context.Background()))
 	}
 	d.settleDebts(context.Background())
 	failed = errors.Join(failed, d.pool.Close())
 	d.engine.close()
 	_ = d.config.Run.Remove(d.config.Instance + "/" + graftDir) // not empty: the next sweep's
-	return failed
+	if failed != nil {
+		return failed // the traces stay
+	}
+	return d.traces.Drop()
 }
 
 // owe notes that the engine did not do what it was told in time.

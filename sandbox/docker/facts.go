@@ -27,11 +27,24 @@ type facts struct {
 	controls              []sandbox.Control
 }
 
+// unknownVersion is that of a runtime that the engine says nothing about. It
+// counts as affected by every advisory.
+const unknownVersion = "unknown"
+
 // The runtimes that are known, strongest first.
 var runtimes = []struct {
 	name  string
 	guest bool
 }{{"runsc", true}, {"runc", false}}
+
+// Runtimes are the names that are known, strongest first.
+func Runtimes() []string {
+	names := make([]string, len(runtimes))
+	for i, r := range runtimes {
+		names[i] = r.name
+	}
+	return names
+}
 
 // guest says that the runtime brings a kernel of its own.
 func (f facts) guest() bool { return f.isolation == sandbox.IsolationGVisor }
@@ -63,7 +76,7 @@ func (e *engine) facts(ctx context.Context, runtime string) (facts, error) {
 	if err != nil {
 		return facts{}, fmt.Errorf("asking the engine for its version: %w", err)
 	}
-	f := facts{api: api, version: info.ServerVersion}
+	f := facts{api: api, version: info.ServerVersion, runtimeVersion: unknownVersion}
 	for _, c := range parts.Components {
 		if strings.HasPrefix(c.Name, "Podman") {
 			return facts{}, errors.New("this is Podman's imitation of a Docker Engine, whose limits were not measured; use Docker, or the oci backend")
@@ -71,12 +84,14 @@ func (e *engine) facts(ctx context.Context, runtime string) (facts, error) {
 		if module := c.Details["ModuleVersion"]; module != "" && c.Name == "Engine" {
 			f.version = module // built from its module, it doesn't know its own number
 		}
-		if c.Name == "runc" {
-			f.runtimeVersion = c.Version
-		}
 	}
 	if err := errors.Join(f.pickRuntime(info, runtime), f.readIDs(info), f.judge(info)); err != nil {
 		return facts{}, err
+	}
+	for _, c := range parts.Components {
+		if c.Name == f.runtime && c.Version != "" {
+			f.runtimeVersion = c.Version
+		}
 	}
 	return f, nil
 }

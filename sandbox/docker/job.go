@@ -26,9 +26,12 @@ type job struct {
 	building sync.Mutex      // held while a base is made, guards bases
 	bases    map[bool]string // by "without an image"
 
+	closing sync.Mutex // held by Close
+
 	mu     sync.Mutex // guards what follows
 	boxes  map[*box]bool
-	closed bool
+	closed bool // no sandbox begins any more
+	over   bool // what was booked is given back
 }
 
 var _ sandbox.DriverJob = (*job)(nil)
@@ -104,27 +107,63 @@ func (j *job) plan(b *box, spec sandbox.Spec, image string, digest images.Digest
 	}, err
 }
 
-// Close takes the job down: sandboxes first, then what lies below them.
+// Close takes the job down: sandboxes first, then what lies below them. Until all
+// of it is gone the job keeps what it booked, and a further call, or a sweep, goes
+// on. Once done, a further call does nothing.
 func (j *job) Close(ctx context.Context) error {
-	j.mu.Lock()
-	if j.closed {
-		j.mu.Unlock()
-		return nil
-	}
-	j.closed = true
-	boxes := slices.Collect(maps.Keys(j.boxes))
-	j.mu.Unlock()
+	j.closing.Lock()
+	defer j.closing.Unlock()
 	var failed error
-	for _, b := range boxes {
+	for _, b := range j.shut() {
 		failed = errors.Join(failed, b.Close(ctx))
 	}
-	failed = errors.Join(failed, j.layers.Release())
-	j.building.Lock()
-	for _, path := range j.bases {
-		failed = errors.Join(failed, os.RemoveAll(path))
+	if failed == nil {
+		failed = errors.Join(j.layers.Release(), j.dropBases())
 	}
-	j.building.Unlock()
+	if failed != nil {
+		return failed
+	}
+	j.end()
+	return nil
+}
+
+// shut lets no sandbox begin any more and returns those that are left.
+func (j *job) shut() []*box {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.closed = true
+	return slices.Collect(maps.Keys(j.boxes))
+}
+
+func (j *job) dropBases() (failed error) {
+	j.building.Lock()
+	defer j.building.Unlock()
+	for bare, path := range j.bases {
+		failed = errors.Join(failed, os.RemoveAll(path))
+		delete(j.bases, bare)
+	}
+	return failed
+}
+
+// end gives back what is the host's. A new job may take the id from then on.
+func (j *job) end() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.over {
+		return
+	}
+	j.over = true
 	j.booked.Release()
 	j.driver.forget(j)
-	return failed
+}
+
+// unfinished tells whether a Close has failed. One that is going on is none.
+func (j *job) unfinished() bool {
+	if !j.closing.TryLock() {
+		return false
+	}
+	defer j.closing.Unlock()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.closed && !j.over
 }

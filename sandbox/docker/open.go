@@ -55,8 +55,8 @@ func (d *Driver) Facts(ctx context.Context) (sandbox.Report, error) {
 		return sandbox.Report{}, err
 	}
 	r := sandbox.Report{
-		Backend: "docker", Runtime: f.runtime, Version: fmt.Sprintf("Docker %s, API %s", f.version, f.api),
-		Path: d.config.Socket, Isolation: f.isolation,
+		Backend: "docker", Runtime: f.runtime, Version: f.runtimeVersion,
+		Path: d.config.Socket, Isolation: f.isolation, Software: []sandbox.Software{{Name: "docker", Version: f.version}},
 		Controls: append([]sandbox.Control{{Name: "engine_api", Enforced: true, Seen: f.api}}, f.controls...),
 	}
 	r.Controls = append(r.Controls, linux.DiskControls()...)

@@ -6,24 +6,35 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"regexp"
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
-// Sweep removes what an earlier runner of this instance left: the caller holds
-// the instance's lock, so whatever carries its label and is not ours is dead or
-// has nobody who wants it.
+// Sweep removes what crashes left: of earlier runners of this instance, whose
+// lock the caller holds; of jobs here whose end could not be finished; and of
+// other instances whose runner is dead.
 func (d *Driver) Sweep(ctx context.Context) (sandbox.Swept, error) {
 	swept := sandbox.Swept{}
-	return swept, errors.Join(d.sweepContainers(ctx, swept), d.sweepGrafts(ctx, swept), d.sweepDisks(swept))
+	err := errors.Join(d.sweepClosing(ctx), d.sweepContainers(ctx, swept), d.sweepGrafts(ctx, swept), d.sweepDisks(swept))
+	d.traces.SweepOthers(ctx, swept)
+	return swept, err
 }
 
-// onceInstances is how instances of single commands begin. They have no later
-// start of their own, so whoever finds such a lock free removes what is left.
-const onceInstances = "run-"
+// sweepClosing goes on with jobs whose Close failed.
+func (d *Driver) sweepClosing(ctx context.Context) (failed error) {
+	for _, j := range d.openJobs() {
+		if j.unfinished() {
+			failed = errors.Join(failed, j.Close(ctx))
+		}
+	}
+	return failed
+}
+
+// instanceName is what the runner lets an instance be called.
+var instanceName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 // sweepContainers goes by label. Listing works while one container is wedged.
 func (d *Driver) sweepContainers(ctx context.Context, swept sandbox.Swept) error {
@@ -48,12 +59,13 @@ func (d *Driver) sweepContainers(ctx context.Context, swept sandbox.Swept) error
 }
 
 // mayRemove says whether a container is nobody's: this instance's without a
-// sandbox, or that of a single command whose runner is gone.
+// sandbox, or that of an instance whose runner is dead. Its lock is held
+// meanwhile, so that none begins.
 func (d *Driver) mayRemove(c held) (release func(), ok bool) {
 	if c.instance == d.config.Instance {
 		return func() {}, !d.live(c.id)
 	}
-	if !strings.HasPrefix(c.instance, onceInstances) || strings.ContainsAny(c.instance, "/.") {
+	if !instanceName.MatchString(c.instance) {
 		return nil, false
 	}
 	if err := d.config.Run.MkdirAll(c.instance, 0o755); err != nil {
@@ -70,11 +82,9 @@ func (d *Driver) mayRemove(c held) (release func(), ok bool) {
 }
 
 // live says whether a container belongs to a sandbox of this runner. One that is
-// being made has no id yet, so while any is nothing of this instance is swept.
+// being made has no id yet, so meanwhile all of this instance count as alive.
 func (d *Driver) live(id string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, j := range d.jobs {
+	for _, j := range d.openJobs() {
 		if j.has(id) {
 			return true
 		}

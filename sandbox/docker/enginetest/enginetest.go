@@ -61,7 +61,7 @@ func Programs(t testing.TB, kind Kind) string {
 	}
 	dir := filepath.Join(repository(), "bin", "engines", string(kind))
 	if _, err := os.Stat(filepath.Join(dir, "dockerd")); err != nil {
-		t.Skipf("not applicable: no Docker Engine %q (`make engines` gets it)", kind)
+		t.Skipf("not applicable: no Docker Engine %q (`make engines` gets it)", string(kind))
 	}
 	return dir
 }
