@@ -103,8 +103,8 @@ func namesOnWire(set gitops.ChangeSet) int {
 func judge(c collected) error {
 	changes := make([]policies.Change, 0, len(c.changes.Changes))
 	for _, change := range c.changes.Changes {
-		if u := c.uppers[change.Path]; u.Size > maxDeliverable {
-			return fail(protocol.CodeChangeTooLarge, "judging the change", fmt.Errorf("%q is over 100 MB", change.Path))
+		if u := c.uppers[change.Path]; u.Size >= maxDeliverable {
+			return fail(protocol.CodeChangeTooLarge, "judging the change", fmt.Errorf("%q has 100 MB or more", change.Path))
 		}
 		changes = append(changes, policies.Change{Path: change.Path, Kind: kindOf(c.manifest, change)})
 	}
@@ -116,8 +116,9 @@ func judge(c collected) error {
 	return &returnedError{cause: cause, why: whyViolations(found), tree: c.spool}
 }
 
-// maxDeliverable is what the repository host takes for one file, in bytes.
-const maxDeliverable = 100 << 20
+// maxDeliverable is less than what repository hosts refuse in one file, in bytes:
+// whether they mean 10^8 or 2^20 a hundred times is theirs to say.
+const maxDeliverable = 100_000_000
 
 func kindOf(base gitops.Manifest, c gitops.Change) policies.ChangeKind {
 	_, existed := base.Lookup(c.Path)
