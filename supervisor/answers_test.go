@@ -56,6 +56,7 @@ var replies = map[string]reply{
 	"404 html":          {fault: status(404, asHTML, page)},
 	"405 json":          {fault: status(405, asJSON, detail), definite: true},
 	"405 empty":         {fault: status(405, asJSON, "")},
+	"406 json":          {fault: status(406, asJSON, detail), definite: true},
 	"406 text":          {fault: status(406, "text/plain", "no")},
 	"413 json":          {fault: status(413, asJSON, detail), definite: true},
 	"413 html":          {fault: status(413, asHTML, page)},
