@@ -31,7 +31,10 @@ func TestWholeLife(t *testing.T) {
 	})
 	wantPaired(t, d, agent)
 
-	funded := w.accepted(w.job("funded", "Make add add", project(), nil,
+	loud := with(map[string]string{
+		"calc.py": "import sys\nsys.stderr.write('\\x1b]0;owned\\x07\\x08end\\n')\n\n\ndef add(a, b):\n    return a - b\n",
+	})
+	funded := w.accepted(w.job("funded", "Make add add", loud, nil,
 		fix(),
 		providertest.Step{Edit: &providertest.Edit{Path: "docs/new file.md", New: "# New\n"}},
 		providertest.Step{Shell: "rm old.py && chmod +x run.sh"},
@@ -44,6 +47,7 @@ func TestWholeLife(t *testing.T) {
 	wantEvidence(t, detected, "repository_detection")
 
 	wantJobs(t, d, funded, detected)
+	wantNoControlBytes(t, d, funded)
 	wantMetrics(t, d)
 	pids := family(d.cmd.Process.Pid)
 	d.stop()
@@ -162,6 +166,25 @@ func wantJobs(t *testing.T, d *daemon, js ...controlplanetest.JobView) {
 		}
 	}
 	d.tell("jobs", "show", "no-such-id").want(t, 3)
+}
+
+// wantNoControlBytes is case A14: what a job wrote to drive a terminal is text
+// wherever an operator looks.
+func wantNoControlBytes(t *testing.T, d *daemon, j controlplanetest.JobView) {
+	t.Helper()
+	logs := d.tell("jobs", "logs", j.AssignmentID).want(t, 0).out
+	if !strings.Contains(logs, "owned") {
+		t.Errorf("jobs logs has nothing of the job's noise: the check is blind:\n%s", logs)
+	}
+	for where, text := range map[string]string{
+		"jobs logs": logs, "status": d.tell("status").want(t, 0).out, "jobs list": d.tell("jobs", "list").want(t, 0).out, "the daemon's log": d.text(),
+	} {
+		if at := strings.IndexFunc(text, func(r rune) bool {
+			return r < 0x20 && r != '\n' && r != '\t' || r == 0x7f || r >= 0x80 && r <= 0x9f || r == 0x202e || r == 0xfffd
+		}); at >= 0 {
+			t.Errorf("%s has a raw control character: %.80q", where, text[at:])
+		}
+	}
 }
 
 func wantDelete(t *testing.T, d *daemon, j controlplanetest.JobView) {

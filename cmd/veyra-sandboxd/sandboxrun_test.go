@@ -2,8 +2,10 @@ package main_test
 
 import (
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -172,4 +174,39 @@ func listing(t *testing.T, dir string) map[string]string {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// TestA14SandboxRunHasNoTerminal: on an operator's terminal a command gets pipes
+// all the same, and can't type into what it never sees.
+func TestA14SandboxRunHasNoTerminal(t *testing.T) {
+	t.Parallel()
+	needSandboxes(t)
+	near, far := terminal(t)
+	shown := make(chan string, 1)
+	go func() {
+		text, _ := io.ReadAll(near) // EIO once the far end is closed
+		shown <- string(text)
+	}()
+	config := frugal(t)
+	var said strings.Builder
+	until(t, "the host has room for a sandbox", func() bool {
+		said.Reset()
+		cmd := exec.CommandContext(t.Context(), house.daemon, "sandbox", "run", "--policy", "strict", "--config", config, "--", "sh", "-c",
+			"test -t 0 || test -t 1 || test -t 2 || echo none; (echo typed > /dev/tty) 2>/dev/null || echo closed; cat /proc/self/fdinfo/0 > /dev/null; readlink /proc/self/fd/0 /proc/self/fd/1 /proc/self/fd/2")
+		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ(), far, &said, far
+		return cmd.Run() == nil
+	})
+	_ = far.Close()
+	if on := <-shown; strings.Contains(on, "typed") {
+		t.Errorf("a command wrote to the operator's terminal: %q", on)
+	}
+	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+	if len(lines) != 5 || lines[0] != "none" || lines[1] != "closed" {
+		t.Fatalf("a command on a terminal sees %q", lines)
+	}
+	for _, link := range lines[2:] {
+		if !strings.HasPrefix(link, "pipe:") && link != "/dev/null" {
+			t.Errorf("a command on a terminal has %q", link)
+		}
+	}
 }

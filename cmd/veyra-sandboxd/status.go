@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,28 +46,31 @@ func noDaemon(err error, s *Settings) error {
 	return err
 }
 
+// printStatus escapes control characters: some of the words are the control
+// plane's (attack case A14).
 func printStatus(st supervisor.Status) {
-	fmt.Println(st.Why)
-	fmt.Printf("instance   %s, version %s, role %s\n", st.Instance, st.Version, st.Role)
-	fmt.Printf("identity   %s, public key %s\n", st.RuntimeID, st.PublicKey)
-	fmt.Printf("pairing    %s", st.Pairing)
+	to := escaping{os.Stdout}
+	fmt.Fprintln(to, st.Why)
+	fmt.Fprintf(to, "instance   %s, version %s, role %s\n", st.Instance, st.Version, st.Role)
+	fmt.Fprintf(to, "identity   %s, public key %s\n", st.RuntimeID, st.PublicKey)
+	fmt.Fprintf(to, "pairing    %s", st.Pairing)
 	if st.AgentID != "" {
-		fmt.Printf(" as %q (%s) with %s", st.AgentName, st.AgentID, st.Origin)
+		fmt.Fprintf(to, " as %q (%s) with %s", st.AgentName, st.AgentID, st.Origin)
 	}
-	fmt.Println()
+	fmt.Fprintln(to)
 	if !st.LastBeat.IsZero() {
-		fmt.Printf("beat       %s ago: %s\n", time.Since(st.LastBeat).Round(time.Second), st.BeatResult)
+		fmt.Fprintf(to, "beat       %s ago: %s\n", time.Since(st.LastBeat).Round(time.Second), st.BeatResult)
 	}
 	for _, sentence := range st.Accepted {
-		fmt.Println("accepted   " + sentence)
+		fmt.Fprintln(to, "accepted   "+sentence)
 	}
 	if r := st.Running; r != nil {
-		fmt.Printf("running    %s %s, lease %s, %s, %d s of the lease left\n", r.Kind, r.ID, r.Lease, r.Phase, r.LeaseSeconds)
+		fmt.Fprintf(to, "running    %s %s, lease %s, %s, %d s of the lease left\n", r.Kind, r.ID, r.Lease, r.Phase, r.LeaseSeconds)
 	}
 	for _, out := range st.Outbox {
-		fmt.Printf("to deliver %s %s, sent %d times; last answer: %q\n", out.Kind, out.ID, out.Sends, out.LastSaid)
+		fmt.Fprintf(to, "to deliver %s %s, sent %d times; last answer: %q\n", out.Kind, out.ID, out.Sends, out.LastSaid)
 	}
 	for _, e := range st.DeliveryErrors {
-		fmt.Printf("the control plane could not deliver: %q: %q\n", e.Stage, e.Message)
+		fmt.Fprintf(to, "the control plane could not deliver: %q: %q\n", e.Stage, e.Message)
 	}
 }

@@ -9,7 +9,8 @@ import (
 
 // escapeLeftBehind are cases about what outlives a sandbox.
 var escapeLeftBehind = map[string]func(*testing.T, Host){
-	"A16PlantedFilesStayBehind": plantedStay,
+	"A06WritableMountsAreTheirOwn": mountsAreTheirOwn,
+	"A16PlantedFilesStayBehind":    plantedStay,
 }
 
 // plants is where a job puts what the next shell, git, package manager or
@@ -38,6 +39,25 @@ func plantedStay(t *testing.T, h Host) {
 		}
 		if exit, out := b.Cmd(sandbox.Command{Argv: []string{"sh", "-lc", "command -v python3"}}); exit.Code != 0 || !strings.HasPrefix(out, "/usr/") {
 			t.Errorf("%s runs another python3: %s", name, out)
+		}
+	}
+}
+
+// mountsAreTheirOwn: nothing that a sandbox writes to is writable, or even seen,
+// in another one that lives beside it.
+func mountsAreTheirOwn(t *testing.T, h Host) {
+	h.needImage(t)
+	l := h.Small()
+	job := h.Job(t, l)
+	writer, others := h.Create(t, job, l), map[string]*Box{"the same job": h.Create(t, job, l), "another job": h.Create(t, h.Job(t, l), l)}
+	const places = "/workspace /home/veyra /tmp /var/tmp /dev/shm"
+	for name, other := range others {
+		writer.Must("for d in " + places + "; do echo here > $d/mark && chmod 666 $d/mark; done")
+		if exit, out := other.Sh("for d in " + places + "; do cat $d/mark && exit 9; echo there > $d/own; done 2> /dev/null; exit 0"); exit.Code != 0 {
+			t.Errorf("a sandbox of %s sees what the first wrote: %s", name, out)
+		}
+		if out := writer.Must("for d in " + places + "; do cat $d/mark; ls $d/own; done 2> /dev/null; true"); strings.Contains(out, "own") || strings.Count(out, "here") != 5 {
+			t.Errorf("the first sandbox sees what one of %s wrote: %s", name, out)
 		}
 	}
 }
