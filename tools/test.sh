@@ -14,12 +14,18 @@ reasons=build/not-applicable.txt
 alone=$(go list ./sandbox/... ./jobs ./cmd/... ./internal/confine/... ./signer/... ./supervisor)
 others=$(go list ./... | grep -vxF "$alone")
 status=0
+timeout=15m
+if [ -n "${VEYRA_SOAK:-}" ]; then
+  timeout=90m
+  export VEYRA_SOAK_TABLE=$PWD/build/soak.txt
+  rm -f "$VEYRA_SOAK_TABLE"
+fi
 
 # run WORDS PACKAGES…: what it says ends with the runner's summary.
 run() {
   local parallel=$1
   shift
-  go test -json -count=1 -p "$parallel" -timeout 15m "$@" 2>&1 | bin/tools/testsummary -reasons "$reasons.all"
+  go test -json -count=1 -p "$parallel" -timeout "$timeout" "$@" 2>&1 | bin/tools/testsummary -reasons "$reasons.all"
   local codes=("${PIPESTATUS[@]}")
   [ "${codes[0]}" = 0 ] && [ "${codes[1]}" = 0 ] || status=1
 }
@@ -47,6 +53,9 @@ fi
 if [ "${CI:-}" = true ] && ! diff -u tools/not-applicable.txt "$reasons"; then
   echo "test: the tests that did not run differ from tools/not-applicable.txt" >&2
   status=1
+fi
+if [ -s "${VEYRA_SOAK_TABLE:-/nonexistent}" ]; then
+  echo "test: what the mixed jobs took of the host, first and last"; sed 's/^/  /' "$VEYRA_SOAK_TABLE"
 fi
 [ $status = 0 ] && echo "test: everything passed" || echo "test: FAILED"
 exit $status

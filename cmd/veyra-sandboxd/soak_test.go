@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -214,13 +213,7 @@ func TestSoakKills(t *testing.T) {
 	if os.Getenv("VEYRA_SOAK") != "" {
 		runs = soakRuns
 	}
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("VEYRA_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
+	seed := soakSeed(t)
 	for i := range runs {
 		for n, role := range soakRoles {
 			t.Run(fmt.Sprintf("%s/VEYRA_SEED=%d", role.role, seed+uint64(i)), func(t *testing.T) {

@@ -58,10 +58,12 @@ type Tool struct {
 
 // Step is one answer: exactly one field is set.
 type Step struct {
-	Shell  string
-	Edit   *Edit
-	Finish string
-	Text   string
+	Shell string
+	// Seconds bounds Shell, where the tool lets one; 0: the tool's own bound.
+	Seconds int
+	Edit    *Edit
+	Finish  string
+	Text    string
 	// Message is a whole assistant message as JSON, for odd shapes.
 	Message string
 }

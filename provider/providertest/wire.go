@@ -61,6 +61,8 @@ func render(s Step, tools []Tool) ([]byte, error) {
 	switch {
 	case s.Message != "":
 		return []byte(s.Message), nil
+	case s.Shell != "" && s.Seconds > 0:
+		return callWith(tools, map[string]any{"command": s.Shell, "timeout_s": s.Seconds})
 	case s.Shell != "":
 		return callWith(tools, map[string]any{"command": s.Shell}, "cmd")
 	case s.Edit != nil:
