@@ -26,6 +26,10 @@ type job struct {
 	facts facts
 	// draft is the evidence of a journaled intent; nil before it.
 	draft protocol.Evidence
+	// outlook is what lookOut sees; nil before the clean room. looking waits for
+	// it.
+	outlook *outlook
+	looking sync.WaitGroup
 	// room is the open job of the backend; nil until open.
 	room sandbox.Job
 	// background is what goes on in the room beside the steps, leaving its end.
@@ -52,6 +56,7 @@ func newJob(cfg Config, run Run) *job {
 // close ends what still runs. Its errors are logged: the outcome stands.
 func (j *job) close() {
 	j.noting.Wait()
+	j.looking.Wait()
 	j.leaveRoom()
 	j.leaving.Wait()
 	j.web.CloseIdleConnections()

@@ -98,11 +98,19 @@ func (j *job) publish(ctx context.Context, made intent) error {
 		return err
 	}
 	until := j.run.Deadline.Add(-protocol.ResendUntil)
-	if err := patience(ctx, j.log, until, passingPublish, func() error { return j.push(ctx, remote, made) }); err != nil {
+	seen := j.takeOutlook()
+	err = patience(ctx, j.log, until, passingPublish, func() error {
+		defer func() { seen.branch = nil }() // another try looks for itself
+		return j.push(ctx, remote, made, seen)
+	})
+	if err != nil {
 		return err
 	}
 	j.enter(protocol.PhasePullRequest, "Opening the pull request")
-	return patience(ctx, j.log, until, passingPublish, func() error { return j.openPullRequest(ctx, made) })
+	return patience(ctx, j.log, until, passingPublish, func() error {
+		defer func() { seen.pulls = false }()
+		return j.openPullRequest(ctx, made, seen)
+	})
 }
 
 // passingPublish: what another try before the lease's end may cure.
@@ -111,7 +119,7 @@ func passingPublish(err error) bool {
 }
 
 // push asks for the credential first: while it is refused, nothing is pushed.
-func (j *job) push(ctx context.Context, remote *wire.Remote, made intent) error {
+func (j *job) push(ctx context.Context, remote *wire.Remote, made intent, seen outlook) error {
 	asked := j.step("push_credential")
 	_, err := j.run.Credentials.Credential(ctx, true)
 	asked()
@@ -131,14 +139,14 @@ func (j *job) push(ctx context.Context, remote *wire.Remote, made intent) error 
 		return fmt.Errorf("opening the pack: %w", err)
 	}
 	defer j.step("push")()
-	if err := remote.Push(ctx, made.Branch, made.Commit, pack, stat.Size()); err != nil {
+	if err := seen.send(ctx, remote, made.Branch, made.Commit, pack, stat.Size()); err != nil {
 		return fmt.Errorf("pushing the commit: %w", err)
 	}
 	j.files.say("pushed %s", made.Commit)
 	return nil
 }
 
-func (j *job) openPullRequest(ctx context.Context, made intent) error {
+func (j *job) openPullRequest(ctx context.Context, made intent, seen outlook) error {
 	client, err := j.pullClient()
 	if err != nil {
 		return err
@@ -147,7 +155,7 @@ func (j *job) openPullRequest(ctx context.Context, made intent) error {
 		Branch: made.Branch, Base: j.run.Job.Repository.TargetBranch, Commit: made.Commit, Title: made.Title, Body: made.Body,
 	}
 	done := j.step("pull_request_open")
-	opened, err := client.Open(ctx, draft)
+	opened, err := seen.open(ctx, client, draft)
 	done()
 	if err != nil {
 		return fmt.Errorf("opening the pull request: %w", err)

@@ -36,6 +36,7 @@ func (j *job) validate(ctx context.Context, c committed) (tested, error) {
 		return tested{}, err
 	}
 	j.facts.cleanRoom, j.facts.tree = true, c.reply.Tree
+	j.lookOut(ctx)
 	run := j.step("tests")
 	after, err := j.runTests(ctx, c.ready, place)
 	run()

@@ -390,6 +390,27 @@ func TestF07DivergedBranch(t *testing.T) {
 	}
 }
 
+// TestF07BranchThatAppearsLate: the branch was not there when the tests ran, and
+// is when its push is due.
+func TestF07BranchThatAppearsLate(t *testing.T) {
+	w := newWorld(t, project(), steps(fix()))
+	w.ports.onSave = func(name string) {
+		if name != "publish" {
+			return
+		}
+		if w.pushed() {
+			t.Error("something was pushed before the intent was journaled")
+		}
+		if _, err := w.git.Commit("acme", "shop", w.run.Job.Delivery.Branch, map[string]githosttest.File{"x": githosttest.Text("x")}); err != nil {
+			t.Error(err)
+		}
+	}
+	w.fail(protocol.CodeRemoteDiverged)
+	if w.show("x") != "x" {
+		t.Error("the branch was overwritten")
+	}
+}
+
 // TestProviderFailuresHaveTheirCode: what the model's side does wrong.
 func TestProviderFailuresHaveTheirCode(t *testing.T) {
 	w := newWorld(t, project(), steps(fix()))

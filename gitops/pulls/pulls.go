@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
@@ -72,10 +73,23 @@ var pauses = []time.Duration{
 // call after a lost answer opens no second one. A host that does not see the
 // branch yet is asked again for a minute.
 func (c *Client) Open(ctx context.Context, d Draft) (PullRequest, error) {
+	return c.open(ctx, d, false)
+}
+
+// OpenFirst is Open for who has seen, in this process and before the branch was
+// pushed, that there is none: it posts at once. One that was opened since is found
+// when the host refuses a second.
+func (c *Client) OpenFirst(ctx context.Context, d Draft) (PullRequest, error) {
+	return c.open(ctx, d, true)
+}
+
+func (c *Client) open(ctx context.Context, d Draft, looked bool) (PullRequest, error) {
 	for try := 0; ; try++ {
-		found, ok, err := c.find(ctx, d)
-		if err != nil || ok {
-			return found, err
+		if !looked || try > 0 {
+			found, ok, err := c.find(ctx, d)
+			if err != nil || ok {
+				return found, err
+			}
 		}
 		made, err := c.create(ctx, d)
 		if err == nil {
@@ -119,6 +133,12 @@ func headUnseen(err error) bool {
 		}
 	}
 	return true
+}
+
+// None reports that no open pull request of the branch is to be seen.
+func (c *Client) None(ctx context.Context, d Draft) (bool, error) {
+	_, there, err := c.find(ctx, d)
+	return err == nil && !there, err
 }
 
 // find looks for an open pull request of the branch. One with another base is
@@ -190,7 +210,12 @@ func mayStillCome(err error) bool {
 }
 
 func (c *Client) settled(ctx context.Context, number int64, d Draft, changed []gitops.ChangedPath) (PullRequest, []File, error) {
+	var files []File
+	var unread error
+	var reading sync.WaitGroup
+	reading.Go(func() { files, unread = c.Files(ctx, number) })
 	p, err := c.Get(ctx, number)
+	reading.Wait()
 	if err == nil {
 		err = c.fits(p, d)
 	}
@@ -200,9 +225,8 @@ func (c *Client) settled(ctx context.Context, number int64, d Draft, changed []g
 	if err != nil {
 		return PullRequest{}, nil, err
 	}
-	files, err := c.Files(ctx, number)
-	if err == nil {
-		err = EqualFiles(changed, files)
+	if unread != nil {
+		return p, files, unread
 	}
-	return p, files, err
+	return p, files, EqualFiles(changed, files)
 }

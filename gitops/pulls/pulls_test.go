@@ -112,6 +112,26 @@ func (f *fixture) posts() (n int) {
 	return n
 }
 
+func TestOpenFirstPostsAtOnceAndOpensNoSecond(t *testing.T) {
+	f := newFixture(t)
+	c := f.client(t, nil)
+	if none, err := c.None(t.Context(), f.draft); err != nil || !none {
+		t.Fatalf("none: %t, error %v", none, err)
+	}
+	before := len(f.host.Requests())
+	first, err := c.OpenFirst(t.Context(), f.draft)
+	if err != nil || len(f.host.Requests())-before != 1 {
+		t.Fatalf("error %v after %d requests", err, len(f.host.Requests())-before)
+	}
+	if none, err := c.None(t.Context(), f.draft); err != nil || none {
+		t.Errorf("none beside number %d: %t, error %v", first.Number, none, err)
+	}
+	again, err := c.OpenFirst(t.Context(), f.draft)
+	if err != nil || again.Number != first.Number {
+		t.Errorf("number %d, then %d, error %v", first.Number, again.Number, err)
+	}
+}
+
 func TestPullRequestIsOpenedOnceAndReadBack(t *testing.T) {
 	f := newFixture(t)
 	c := f.client(t, nil)

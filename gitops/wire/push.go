@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"strings"
 
 	"github.com/veyra-labs/veyra-sandboxd/gitops"
@@ -36,6 +37,50 @@ func (r *Remote) Push(ctx context.Context, branch string, id gitops.ObjectID, pa
 	}
 	err = p.send(ctx, a)
 	if err == nil || ctx.Err() != nil || errors.Is(err, ErrRefused) || errors.Is(err, ErrUnsupported) {
+		return err
+	}
+	return p.confirm(ctx, err)
+}
+
+// Preview is what a server showed of a branch before there was anything to push.
+type Preview struct {
+	branch string
+	base   url.URL // after a redirect
+	advert *advert
+}
+
+// Preview reads what a Push would read first, while the commit isn't known yet.
+// It sends nothing that changes anything.
+func (r *Remote) Preview(ctx context.Context, branch string) (*Preview, error) {
+	if err := CheckBranch(branch); err != nil {
+		return nil, err
+	}
+	ctx, w, stop := r.watched(ctx)
+	defer stop()
+	p := &push{talk: r.talk(receivePack, "looking at branch"), w: w, ref: "refs/heads/" + branch}
+	a, err := p.advert(ctx, w, []string{p.ref}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &Preview{branch: branch, base: p.base, advert: a}, nil
+}
+
+// PushFrom is Push that need not look first. A preview that is out of date only
+// costs time: the server takes a new branch or refuses it, and whatever it says
+// then is judged by a look at the branch.
+func (r *Remote) PushFrom(ctx context.Context, seen *Preview, id gitops.ObjectID, pack io.ReaderAt, size int64) error {
+	if _, there := seen.advert.refs["refs/heads/"+seen.branch]; there {
+		return r.Push(ctx, seen.branch, id, pack, size)
+	}
+	if _, err := gitops.ParseObjectID(string(id)); err != nil {
+		return fmt.Errorf("pushing: %w: %w", ErrInvalid, err)
+	}
+	ctx, w, stop := r.watched(ctx)
+	defer stop()
+	p := &push{talk: r.talk(receivePack, "pushing branch"), w: w, ref: "refs/heads/" + seen.branch, id: id, pack: pack, size: size}
+	p.base = seen.base
+	err := p.send(ctx, seen.advert)
+	if err == nil || ctx.Err() != nil {
 		return err
 	}
 	return p.confirm(ctx, err)

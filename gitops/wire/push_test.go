@@ -65,6 +65,17 @@ func (f *fixture) push(t *testing.T, r *wire.Remote, m made) error {
 	return r.Push(t.Context(), jobBranch, m.id, bytes.NewReader(m.pack), int64(len(m.pack)))
 }
 
+// pushFrom pushes after a look at the branch as it is now, and between.
+func (f *fixture) pushFrom(t *testing.T, r *wire.Remote, m made, between func()) error {
+	t.Helper()
+	seen, err := r.Preview(t.Context(), jobBranch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	between()
+	return r.PushFrom(t.Context(), seen, m.id, bytes.NewReader(m.pack), int64(len(m.pack)))
+}
+
 // tipOf gives a branch's commit, "" without the branch.
 func (f *fixture) tipOf(branch string) gitops.ObjectID {
 	id, err := f.host.Git("acme", "shop", "rev-parse", "--verify", "--quiet", "refs/heads/"+branch)
@@ -158,6 +169,70 @@ func TestPushWithoutAnswerEndsInWhatTheBranchHolds(t *testing.T) {
 				t.Errorf("next try: branch at %q, error %v", f.tipOf(jobBranch), err)
 			}
 		})
+	}
+}
+
+// A push that has looked before asks nothing again, and ends as any other where
+// the branch has changed since, or the answer is missing.
+func TestPushFromAPreview(t *testing.T) {
+	f := newFixture(t)
+	ours, theirs := f.makeCommit(t, "print('b')\n"), f.makeCommit(t, "print('c')\n")
+	asked := 0
+	if err := f.pushFrom(t, f.remote(t, nil), ours, func() { asked = len(f.host.Requests()) }); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(f.host.Requests()) - asked; n != 1 || f.tipOf(jobBranch) != ours.id {
+		t.Errorf("%d requests after the look, branch at %q", n, f.tipOf(jobBranch))
+	}
+	if err := f.pushFrom(t, f.remote(t, nil), ours, func() {}); err != nil || f.posts("git-receive-pack") != 1 {
+		t.Errorf("the same commit: error %v, %d pushes were sent", err, f.posts("git-receive-pack"))
+	}
+	wantKind(t, f.pushFrom(t, f.remote(t, nil), theirs, func() {}), wire.ErrDiverged)
+}
+
+func TestPushFromAnOldPreview(t *testing.T) {
+	f := newFixture(t)
+	ours, theirs := f.makeCommit(t, "print('b')\n"), f.makeCommit(t, "print('c')\n")
+	push := func(m made) func() {
+		return func() {
+			if err := f.push(t, f.remote(t, nil), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	wantKind(t, f.pushFrom(t, f.remote(t, nil), ours, push(theirs)), wire.ErrDiverged)
+	if f.tipOf(jobBranch) != theirs.id {
+		t.Error("the branch moved")
+	}
+	f = newFixture(t)
+	ours = f.makeCommit(t, "print('b')\n")
+	if err := f.pushFrom(t, f.remote(t, nil), ours, push(ours)); err != nil {
+		t.Errorf("the same commit: %v", err)
+	}
+	f = newFixture(t)
+	ours = f.makeCommit(t, "print('b')\n")
+	protect := func() { f.host.Protect("refs/heads/" + jobBranch) }
+	wantKind(t, f.pushFrom(t, f.remote(t, nil), ours, protect), wire.ErrPushRefused)
+}
+
+func TestPushFromAPreviewThatLosesItsAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault githosttest.Fault
+		kind  error
+	}{
+		"done, answer lost": {githosttest.Lose(), nil},
+		"failed, no answer": {githosttest.Drop(), wire.ErrUnreachable},
+	} {
+		f := newFixture(t)
+		m := f.makeCommit(t, "print('b')\n")
+		f.host.Fault = on(1, isPost, c.fault)
+		err := f.pushFrom(t, f.remote(t, nil), m, func() {})
+		if c.kind == nil && (err != nil || f.tipOf(jobBranch) != m.id) {
+			t.Errorf("%s: branch at %q, error %v", name, f.tipOf(jobBranch), err)
+		}
+		if c.kind != nil {
+			wantKind(t, err, c.kind)
+		}
 	}
 }
 
