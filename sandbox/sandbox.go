@@ -235,9 +235,11 @@ type Control struct {
 	Enforced bool   `json:"enforced"`
 	// Waived: not enforced, and the policy goes without it on this host. It
 	// stands in the way of nothing, but is told.
-	Waived bool   `json:"waived,omitempty"`
-	Seen   string `json:"seen"`
-	Fix    string `json:"fix,omitempty"` // how to get it, when missing
+	Waived bool `json:"waived,omitempty"`
+	// For is the control of sandboxes that the host can't enforce without this.
+	For  policies.Control `json:"for,omitempty"`
+	Seen string           `json:"seen"`
+	Fix  string           `json:"fix,omitempty"` // how to get it, when missing
 }
 
 // Swept counts what a sweep removed, by kind: container, cgroup, mount, loop,

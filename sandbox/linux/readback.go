@@ -16,23 +16,59 @@ func CPUs(l policies.Limits) int {
 	return min(l.CPUs, runtime.NumCPU())
 }
 
-// Apply reads the group's limits back.
+// Apply reads the group's limits back. A limit whose controller this host has not
+// got was never set: it is named, and the policy decides.
 func (g Group) Apply(a *sandbox.Applied) error {
+	a.Unable = append(a.Unable, g.All.Unable()...)
 	var errs [3]error
-	a.Memory, errs[0] = g.Read("memory", "memory.limit_in_bytes", "memory.max")
-	a.PIDs, errs[1] = g.Read("pids", "pids.max", "pids.max")
-	a.CPUMilli, errs[2] = g.CPUMilli()
-	a.NoSwap = g.NoSwap(a.Memory)
+	if g.has("memory") {
+		a.Memory, errs[0] = g.Read("memory", "memory.limit_in_bytes", "memory.max")
+		a.NoSwap = g.NoSwap(a.Memory)
+	}
+	if g.has("pids") {
+		a.PIDs, errs[1] = g.Read("pids", "pids.max", "pids.max")
+	}
+	if g.has("cpu") {
+		a.CPUMilli, errs[2] = g.CPUMilli()
+	}
 	return errors.Join(errs[:]...)
 }
 
-// Counters reads what the kernel counted against the group's limits.
+func (g Group) has(controller string) bool {
+	_, ok := g.All.With(controller)
+	return ok
+}
+
+// Unable are the controls that can't be enforced for want of a controller.
+func (c *Cgroups) Unable() []policies.Control {
+	var unable []policies.Control
+	for _, needs := range []struct {
+		controller string
+		controls   []policies.Control
+	}{
+		{"memory", []policies.Control{policies.ControlMemory, policies.ControlSwap}},
+		{"pids", []policies.Control{policies.ControlPIDs}},
+		{"cpu", []policies.Control{policies.ControlCPU}},
+	} {
+		if _, ok := c.With(needs.controller); !ok {
+			unable = append(unable, needs.controls...)
+		}
+	}
+	return unable
+}
+
+// Counters reads what the kernel counted against the group's limits; 0 where
+// nobody counts.
 func (g Group) Counters() (sandbox.Counters, error) {
 	var c sandbox.Counters
 	var errs [3]error
-	c.OOMKills, errs[0] = g.Keyed("memory", "memory.oom_control", "memory.events", "oom_kill")
-	c.MemoryPeak, errs[1] = g.Peak()
-	c.PIDsHits, errs[2] = g.Keyed("pids", "pids.events", "pids.events", "max")
+	if g.has("memory") {
+		c.OOMKills, errs[0] = g.Keyed("memory", "memory.oom_control", "memory.events", "oom_kill")
+		c.MemoryPeak, errs[1] = g.Peak()
+	}
+	if g.has("pids") {
+		c.PIDsHits, errs[2] = g.Keyed("pids", "pids.events", "pids.events", "max")
+	}
 	return c, errors.Join(errs[:]...)
 }
 

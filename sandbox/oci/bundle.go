@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -32,8 +33,11 @@ type plan struct {
 	cpus    int  // whole CPUs; never 0
 	swap    bool // the kernel accounts for swap
 	seccomp *specs.LinuxSeccomp
-	guest   bool   // the runtime brings its own kernel
-	userns  string // path of a user namespace that maps the range; empty: the runtime makes one
+	guest   bool // the runtime brings its own kernel
+	// unable are the controls that this host can't enforce: a runtime that is
+	// asked for their limits doesn't start.
+	unable []policies.Control
+	userns string // path of a user namespace that maps the range; empty: the runtime makes one
 }
 
 // bundle writes down one container. Every bundle has a fresh /dev, no terminal,
@@ -123,12 +127,17 @@ func resources(p plan) *specs.LinuxResources {
 	if p.guest {
 		tasks = sandbox.GuestTasks(tasks)
 	}
-	return &specs.LinuxResources{
-		Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}},
-		Memory:  memory,
-		CPU:     &specs.LinuxCPU{Quota: &quota, Period: &period},
-		Pids:    &specs.LinuxPids{Limit: &tasks},
+	r := &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{{Allow: false, Access: "rwm"}}}
+	if !slices.Contains(p.unable, policies.ControlMemory) {
+		r.Memory = memory
 	}
+	if !slices.Contains(p.unable, policies.ControlCPU) {
+		r.CPU = &specs.LinuxCPU{Quota: &quota, Period: &period}
+	}
+	if !slices.Contains(p.unable, policies.ControlPIDs) {
+		r.Pids = &specs.LinuxPids{Limit: &tasks}
+	}
+	return r
 }
 
 func mounts(p plan) []specs.Mount {

@@ -63,7 +63,7 @@ func (d *Driver) Facts(ctx context.Context) (sandbox.Report, error) {
 	r := sandbox.Report{Backend: "oci", Runtime: d.runtime.name, Version: version, Path: d.runtime.path, Isolation: d.runtime.isolation}
 	for _, controller := range []string{"memory", "pids", "cpu"} {
 		h, ok := d.cgroups.With(controller)
-		c := sandbox.Control{Name: "cgroup_" + controller, Enforced: ok, Seen: version2(h)}
+		c := sandbox.Control{Name: "cgroup_" + controller, Enforced: ok, Seen: version2(h), For: policies.Control(controller)}
 		if !ok {
 			c.Seen, c.Fix = "not mounted or not delegated", "mount the controller, or delegate it to the unit of this daemon"
 		}

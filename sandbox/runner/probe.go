@@ -29,7 +29,15 @@ func (c *Client) Facts(ctx context.Context) (sandbox.Report, error) {
 	if r.Report == nil {
 		return sandbox.Report{}, &sandbox.Error{Kind: sandbox.KindStart, Op: "probing: no answer"}
 	}
+	c.waive(r.Report.Controls)
 	return *r.Report, nil
+}
+
+// waive marks what the host lacks and the policy goes without.
+func (c *Client) waive(controls []sandbox.Control) {
+	for i, k := range controls {
+		controls[i].Waived = !k.Enforced && k.For != "" && c.policy.Tolerates(k.For)
+	}
 }
 
 // Probe really starts a sandbox, and runs a command in it that can only end
