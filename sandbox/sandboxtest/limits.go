@@ -55,20 +55,18 @@ func childOOM(t *testing.T, h Host) {
 	}
 }
 
-// initOOM lowers its own score, so that the kernel may choose init; whichever
-// it takes, the outcome is oom.
+// initOOM has many small processes that lower their own score, so that PID 1 is
+// the largest and the kernel may choose it; whichever it takes, the outcome is
+// oom.
 func initOOM(t *testing.T, h Host) {
-	b := h.One(t)
-	exit, out := b.Py(`import os
-for i in range(60):
-    if os.fork() == 0:
-        try: open("/proc/self/oom_score_adj", "w").write("0")
-        except OSError: pass
-        x = bytearray(20 << 20)
-        import time; time.sleep(20)
-        os._exit(0)
-for i in range(60): os.wait()`)
-	wantLimit(t, exit, sandbox.LimitOOM)
+	h.needImage(t)
+	l := h.cramped(96 << 20)
+	b := h.Create(t, h.Job(t, l), l)
+	exit, out, err := b.try(sandbox.Command{Argv: []string{"sh", "-c", `for i in $(seq 130); do
+(echo 0 > /proc/self/oom_score_adj; x=xxxxxxxx; for d in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18; do x=$x$x; done; exec 2>/dev/null; sleep 20) &
+done
+wait`}, Timeout: 40 * time.Second})
+	wantOOM(t, h, "small processes'", l.MemoryBytes, exit, err)
 	t.Logf("exit %+v %.200s", exit, out)
 }
 
