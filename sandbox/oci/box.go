@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
@@ -117,10 +118,26 @@ func (b *box) launch(ctx context.Context) error {
 	for _, f := range []*os.File{theirs.in, theirs.out, theirs.err} {
 		_ = f.Close()
 	}
+	if err == nil {
+		err = b.own(pid)
+	}
 	if err != nil {
 		return fmt.Errorf("%w; stderr %q", err, b.noise.Text())
 	}
-	if b.process, err = os.FindProcess(pid); err != nil {
+	return nil
+}
+
+// own takes over what the runtime has started. A number that is no process of
+// this sandbox is not believed: whatever it names would be ended with it.
+func (b *box) own(first int) error {
+	pids, err := b.group.Members()
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(pids, first) {
+		return fmt.Errorf("no process %d, which the runtime calls PID 1, in the sandbox's cgroup: %w", first, linux.ErrMissing)
+	}
+	if b.process, err = os.FindProcess(first); err != nil {
 		return fmt.Errorf("opening PID 1: %w", err)
 	}
 	b.ended = make(chan struct{})
@@ -128,21 +145,9 @@ func (b *box) launch(ctx context.Context) error {
 		_, _ = p.Wait() // ends with the process, which Close kills
 		close(ended)
 	}(b.process, b.ended)
-	return b.adopt(pid)
-}
-
-// adopt reaps what the runtime left running beside PID 1, gVisor's file server,
-// whenever that ends: it is our child since its parent has ended.
-func (b *box) adopt(first int) error {
-	if !b.job.driver.runtime.guest {
-		return nil
-	}
-	pids, err := b.group.Members()
-	if err != nil {
-		return err
-	}
 	for _, pid := range pids {
 		if pid != first {
+			// gVisor's file server is our child, since its parent has ended.
 			go linux.Reap(pid) // ends with the sandbox, or at once: no child of ours
 		}
 	}

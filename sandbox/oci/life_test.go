@@ -304,40 +304,6 @@ func TestSuccessorWaitsForTheLock(t *testing.T) {
 	}
 }
 
-// TestJ08BrokenRuntimes starts with files that are no runtime, or that others
-// could replace.
-func TestJ08BrokenRuntimes(t *testing.T) {
-	write := func(name, text string, mode os.FileMode) string {
-		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, mode); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	for name, path := range map[string]string{
-		"missing":            filepath.Join(t.TempDir(), "none"),
-		"writable by others": write("runc", "#!/bin/sh\nexit 0\n", 0o777),
-		"not executable":     write("runc", "#!/bin/sh\nexit 0\n", 0o644),
-		"dies":               write("runc", "#!/bin/sh\nkill -9 $$\n", 0o755),
-		"says nothing":       write("runc", "#!/bin/sh\nexit 0\n", 0o755),
-	} {
-		config := config(t, "test-broken")
-		config.Runtime, config.Stderr = path, nil
-		c, err := runner.Start(context.Background(), config)
-		if err == nil {
-			_, err = c.Probe(context.Background())
-			_ = c.Close()
-		}
-		if sandbox.KindOf(err) != sandbox.KindStart {
-			t.Errorf("%s: %v", name, err)
-		}
-		wantClean(t, config)
-	}
-}
-
 // dead says whether a process is gone or a zombie: where the host's PID 1
 // doesn't reap, orphans stay that way.
 func dead(pid int) bool {

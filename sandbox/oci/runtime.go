@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -79,13 +80,23 @@ const startTime = 20 * time.Second
 func (r ociRuntime) version(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, r.path, "--version")
-	cmd.Env = []string{}
-	out, err := cmd.Output()
-	if err != nil {
+	var said linux.Tail
+	cmd := r.command(ctx, "--version")
+	cmd.Stdout = &said
+	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("asking the runtime for its version: %w", err)
 	}
-	return r.parseVersion(string(out))
+	return r.parseVersion(said.Text())
+}
+
+// command is a run of the program that ends with ctx, together with all that it
+// has started, and whether or not somebody still holds its output.
+func (r ociRuntime) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, r.path, args...)
+	cmd.Env, cmd.WaitDelay = []string{}, time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	return cmd
 }
 
 // stdio are the ends of the pipes that PID 1 gets.
@@ -99,15 +110,14 @@ func (r ociRuntime) run(ctx context.Context, bundle, id string, pipes stdio) (in
 	pidFile, logFile := filepath.Join(bundle, "pid"), filepath.Join(bundle, "log")
 	args := append([]string{"--root", r.state, "--log", logFile, "--log-format", "json"}, r.flags...)
 	args = append(args, "run", "--detach", "--pid-file", pidFile, "--bundle", bundle, id)
-	cmd := exec.CommandContext(ctx, r.path, args...)
-	cmd.Env, cmd.Dir = []string{}, bundle
+	cmd := r.command(ctx, args...)
+	cmd.Dir = bundle
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = pipes.in, pipes.out, pipes.err
 	// It dies with us, or it would go on to make cgroups that nobody sweeps.
 	// The signal comes when the thread that forked ends, so that one stays.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
-	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
 	if err := cmd.Run(); err != nil {
 		return 0, fmt.Errorf("starting container: %w: %s", err, lastMessage(logFile))
 	}
@@ -127,9 +137,17 @@ func (r ociRuntime) forget(id string) error {
 	return nil
 }
 
+// maxLog is how much of a runtime's log is looked at: one that fails says little.
+const maxLog = 256 << 10
+
 // lastMessage returns the last error of the runtime's log, quoted.
 func lastMessage(path string) string {
-	raw, err := os.ReadFile(path)
+	f, err := os.Open(path)
+	if err != nil {
+		return "no log"
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxLog))
 	if err != nil {
 		return "no log"
 	}
