@@ -73,7 +73,7 @@ var takeAways = []takeAway{
 	{
 		name: "no quota", names: "loop_devices", runtime: realRuntime,
 		// A /dev without loop-control: what the others need is bound into it.
-		prelude: `d=$(mktemp -d) && mount -t tmpfs dev "$d" && for n in null zero full random urandom tty; do : >"$d/$n" && mount --bind /dev/$n "$d/$n"; done` +
+		prelude: `d=/mnt && mount -t tmpfs dev "$d" && for n in null zero full random urandom tty; do : >"$d/$n" && mount --bind /dev/$n "$d/$n"; done` +
 			` && mkdir "$d/shm" "$d/pts" && mount --rbind "$d" /dev`,
 	},
 }
