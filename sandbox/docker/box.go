@@ -360,7 +360,11 @@ func (b *box) removeContainer(ctx context.Context) {
 	if b.container == "" {
 		return
 	}
-	if err := b.job.driver.engine.remove(ctx, b.container); err != nil {
+	_, err := b.job.driver.engine.ping(ctx) // or one that hangs would hold us up for all of remove's time
+	if err == nil {
+		err = b.job.driver.engine.remove(ctx, b.container)
+	}
+	if err != nil {
 		b.job.driver.config.Log.Warn("the engine did not remove a container; the next sweep will", "sandbox", b.id, "err", err)
 		b.job.driver.owe()
 	}

@@ -22,35 +22,48 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == runner.Subcommand {
 		os.Exit(runner.Main(os.Args[2:], runner.Parts{Open: docker.Open}))
 	}
+	if len(os.Args) == 5 && os.Args[1] == recorderArg {
+		fmt.Fprintln(os.Stderr, recordMain(os.Args[2], os.Args[3], os.Args[4]))
+		os.Exit(1)
+	}
 	status := m.Run()
 	sandboxtest.RemoveInit()
 	os.Exit(status)
 }
 
-// TestContractOnTheCurrentEngine is the suite on the newest engine, with remapped
-// ids, under strict.
-func TestContractOnTheCurrentEngine(t *testing.T) {
-	sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host {
-		e := enginetest.Start(t, enginetest.Current, enginetest.Options{Remap: true})
-		return startHost(t, e, "test-docker", "strict", "runc")
-	})
+// TestCurrentEngine is the suite on the newest engine, with remapped ids, under
+// strict, and what is only asked of engines.
+func TestCurrentEngine(t *testing.T) {
+	onOneEngine(t, enginetest.Start(t, enginetest.Current, enginetest.Options{Remap: true}), "strict", func(*sandboxtest.Host) {})
 }
 
-// TestContractOnDebiansEngine is the suite on an old engine as it comes, without
-// remapped ids, under standard.
-func TestContractOnDebiansEngine(t *testing.T) {
-	sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host {
-		e := enginetest.Start(t, enginetest.Debian, enginetest.Options{})
-		h := startHost(t, e, "test-docker", "standard", "runc")
-		h.HostIDs = true
-		return h
+// TestDebiansEngine is the same on an old engine as it comes, without remapped
+// ids, under standard.
+func TestDebiansEngine(t *testing.T) {
+	e := enginetest.Start(t, enginetest.Debian, enginetest.Options{})
+	onOneEngine(t, e, "standard", func(h *sandboxtest.Host) { h.HostIDs = true })
+}
+
+func onOneEngine(t *testing.T, e *enginetest.Engine, policy string, change func(*sandboxtest.Host)) {
+	t.Run("Contract", func(t *testing.T) {
+		sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host {
+			h := startHost(t, e, "test-docker", policy, "runc")
+			change(&h)
+			return h
+		})
 	})
+	t.Run("A13NoCallThatReadsContainers", func(t *testing.T) { recordedLife(t, e, policy) })
+	t.Run("B10NobodyReads", func(t *testing.T) { nobodyReads(t, e, policy) })
 }
 
 // startHost starts a runner on an engine and tells the suite how to look at it.
 func startHost(t testing.TB, e *enginetest.Engine, instance, policyName, runtime string) sandboxtest.Host {
 	t.Helper()
-	c := start(t, config(t, e.Socket, instance, policyName, runtime))
+	return hostOn(t, e, start(t, config(t, e.Socket, instance, policyName, runtime)), policyName, runtime)
+}
+
+func hostOn(t testing.TB, e *enginetest.Engine, c *runner.Client, policyName, runtime string) sandboxtest.Host {
+	t.Helper()
 	policy, err := policies.Load(policyName)
 	if err != nil {
 		t.Fatal(err)

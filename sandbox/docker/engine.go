@@ -23,7 +23,6 @@ const (
 	createTime = 15 * time.Second
 	attachTime = 5 * time.Second
 	startTime  = 30 * time.Second
-	killTime   = 5 * time.Second
 	removeTime = 15 * time.Second
 	importTime = 10 * time.Minute
 )
@@ -159,31 +158,29 @@ func (e *engine) inspect(ctx context.Context, id string) (seen, error) {
 	}, nil
 }
 
-// awaitEnd waits until the engine has noticed that the container is over.
-func (e *engine) awaitEnd(ctx context.Context, id string) error {
-	ctx, cancel := context.WithTimeout(ctx, killTime)
-	defer cancel()
-	results, failures := e.client.ContainerWait(ctx, id, container.WaitConditionNotRunning)
-	select {
-	case <-results:
-		return nil
-	case err := <-failures:
-		if isMissing(err) {
-			return nil
-		}
-		return fmt.Errorf("waiting for container's end: %w", err)
-	}
-}
-
-// remove ends and removes a container. One that is gone, or on its way, is no error.
+// remove ends and removes a container. One that is gone is no error; one that an
+// earlier call, whose answer was lost, is still removing is waited for.
 func (e *engine) remove(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTime)
 	defer cancel()
 	err := e.client.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
-	if err != nil && !isMissing(err) && !isConflict(err) {
+	if isConflict(err) {
+		err = e.awaitRemoved(ctx, id)
+	}
+	if err != nil && !isMissing(err) {
 		return fmt.Errorf("removing container: %w", err)
 	}
 	return nil
+}
+
+func (e *engine) awaitRemoved(ctx context.Context, id string) error {
+	results, failures := e.client.ContainerWait(ctx, id, container.WaitConditionRemoved)
+	select {
+	case <-results:
+		return nil
+	case err := <-failures:
+		return err
+	}
 }
 
 // held is a container of some instance of ours.

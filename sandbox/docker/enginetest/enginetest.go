@@ -5,8 +5,10 @@
 package enginetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -154,21 +156,39 @@ func (e *Engine) Run() {
 
 func (e *Engine) await() {
 	e.t.Helper()
-	client := http.Client{Timeout: time.Second, Transport: &http.Transport{
-		Dial: func(string, string) (net.Conn, error) { return net.Dial("unix", e.Socket) },
-	}}
-	defer client.CloseIdleConnections()
 	for deadline := time.Now().Add(60 * time.Second); ; {
-		answer, err := client.Get("http://engine/_ping")
-		if err == nil {
-			_ = answer.Body.Close()
+		if _, err := e.ask("/_ping"); err == nil {
 			return
-		}
-		if e.ended() || time.Now().After(deadline) {
+		} else if e.ended() || time.Now().After(deadline) {
 			e.t.Fatalf("the engine %s does not answer: %v\n%s", e.Kind, err, e.Log())
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// Ask gets a path of the engine's interface, past everything of ours.
+func (e *Engine) Ask(path string) string {
+	e.t.Helper()
+	text, err := e.ask(path)
+	if err != nil {
+		e.t.Fatalf("asking the engine for %s: %v", path, err)
+	}
+	return text
+}
+
+func (e *Engine) ask(path string) (string, error) {
+	transport := &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", e.Socket) },
+	}
+	client := http.Client{Timeout: 5 * time.Second, Transport: transport}
+	answer, err := client.Get("http://engine" + path)
+	if err != nil {
+		return "", err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
+	return string(text), err
 }
 
 func (e *Engine) ended() bool {
