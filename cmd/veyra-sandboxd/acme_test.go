@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
@@ -110,7 +111,9 @@ func TestPairingOverACME(t *testing.T) {
 	}
 	way := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: trusted},
-		Dial:            func(string, string) (net.Conn, error) { return net.Dial("tcp", p.public) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", p.public)
+		},
 	}
 	t.Cleanup(way.CloseIdleConnections)
 	if _, err := w.plane.PairWith(t.Context(), link, controlplanetest.PairOptions{Transport: way}); err != nil {
