@@ -34,6 +34,10 @@ func TestDockerBackend(t *testing.T) {
 	if !strings.Contains(doctor.out, "backend docker, runtime runc") {
 		t.Errorf("doctor says:\n%s", doctor.out)
 	}
+	state := filepath.Join(t.TempDir(), "state")
+	if proof := onEngine(t, remapped, "strict", "doctor", "--prove", "--state-dir", state).want(t, 0); !strings.Contains(proof.out, "\nproof    ") {
+		t.Errorf("doctor --prove says:\n%s", proof.out)
+	}
 
 	plain := enginetest.Start(t, enginetest.Debian, enginetest.Options{})
 	refused := onEngine(t, plain, "strict", "sandbox", "run", "--", "true").want(t, 125)

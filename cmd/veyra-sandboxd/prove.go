@@ -37,7 +37,7 @@ const (
 type basis struct {
 	Backend       string            `json:"backend"`
 	Runtime       string            `json:"runtime"`
-	RuntimeSHA256 string            `json:"runtime_sha256"` // of the runtime's file
+	RuntimeSHA256 string            `json:"runtime_sha256"` // of the runtime's file; of an engine's word about itself
 	Isolation     sandbox.Isolation `json:"isolation"`
 	PolicySHA256  string            `json:"policy_sha256"` // for a job without image and narrowing
 	Program       string            `json:"program"`       // our version
@@ -79,7 +79,7 @@ func basisOf(report sandbox.Report, policy policies.Policy) (basis, error) {
 	if err != nil {
 		return basis{}, err
 	}
-	runtime, err := hashFile(report.Path)
+	runtime, err := hashRuntime(report)
 	if err != nil {
 		return basis{}, fmt.Errorf("hashing the OCI runtime: %w", err)
 	}
@@ -89,6 +89,23 @@ func basisOf(report sandbox.Report, policy policies.Policy) (basis, error) {
 		Backend: report.Backend, Runtime: report.Runtime, RuntimeSHA256: runtime, Isolation: report.Isolation,
 		PolicySHA256: digest, Program: version, Kernel: unix.ByteSliceToString(name.Release[:]),
 	}, nil
+}
+
+// hashRuntime tells a runtime from any other. The files that an engine runs are
+// its own business: what it says of its versions counts.
+func hashRuntime(report sandbox.Report) (string, error) {
+	info, err := os.Stat(report.Path)
+	if err != nil {
+		return "", err
+	}
+	if info.Mode()&fs.ModeSocket == 0 {
+		return hashFile(report.Path)
+	}
+	versions := []any{report.Version}
+	for _, program := range report.Software {
+		versions = append(versions, program.Name+" "+program.Version)
+	}
+	return canonjson.Hash(versions)
 }
 
 func hashFile(path string) (string, error) {

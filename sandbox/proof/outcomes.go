@@ -49,26 +49,59 @@ func environment(v view) (bool, string) {
 	return true, fmt.Sprintf("%d variables, all of them ours", len(got))
 }
 
-// hostPaths wants no text of the host in what a sandbox is told of its mounts
-// and cgroups.
+// hostWords are parts of usual paths of daemons and engines.
+var hostWords = []string{"/run/veyra", "veyra-sandboxd", "/var/lib/", "/var/cache/", "/docker/", "/containers/", "/overlay2/"}
+
+// hostPaths wants no path of the host in what a sandbox is told of its mounts
+// and cgroups. The options of a mount may name directories of an engine, which
+// are no secret of ours; our own must not stand there either.
 func hostPaths(v view) (bool, string) {
-	words := append([]string{"/run/veyra", "veyra-sandboxd", "/var/lib/", "/var/cache/", "/docker/", "/overlay2/"}, v.words...)
-	lines := 0
+	lines, options := 0, 0
 	for _, t := range v.tries {
 		if t.Result != attack.Seen {
 			continue
 		}
 		lines++
-		for _, word := range words {
-			if word != "" && strings.Contains(t.Detail, word) {
-				return false, fmt.Sprintf("%s shows %q: %s", t.Name, word, quoted(t.Detail))
-			}
+		if word := firstOf(t.Detail, v.words); word != "" {
+			return false, fmt.Sprintf("%s shows %q: %s", t.Name, word, quoted(t.Detail))
+		}
+		if word := firstOf(withoutOptions(t), hostWords); word != "" {
+			return false, fmt.Sprintf("%s shows %q: %s", t.Name, word, quoted(t.Detail))
+		}
+		if firstOf(t.Detail, hostWords) != "" {
+			options++
 		}
 	}
 	if lines < 5 {
 		return false, fmt.Sprintf("%d lines were told", lines)
 	}
-	return true, fmt.Sprintf("%d lines of mounts, cgroups and names, none of the host", lines)
+	text := fmt.Sprintf("%d lines of mounts, cgroups and names, none of the host", lines)
+	if options > 0 {
+		text += fmt.Sprintf("; %d times options name the engine's directories", options)
+	}
+	return true, text
+}
+
+// firstOf is the first word that a text holds.
+func firstOf(text string, words []string) string {
+	for _, word := range words {
+		if word != "" && strings.Contains(text, word) {
+			return word
+		}
+	}
+	return ""
+}
+
+// withoutOptions is a line of mounts or mountinfo up to its source.
+func withoutOptions(t attack.Try) string {
+	f := strings.Fields(t.Detail)
+	if strings.HasPrefix(t.Name, "/proc/self/mounts") && len(f) > 3 {
+		return strings.Join(f[:3], " ")
+	}
+	if dash := slices.Index(f, "-"); strings.HasPrefix(t.Name, "/proc/self/mountinfo") && dash > 0 && len(f) > dash+2 {
+		return strings.Join(f[:dash+3], " ")
+	}
+	return t.Detail
 }
 
 // stopped reads an attack that goes on until an errno stops it.

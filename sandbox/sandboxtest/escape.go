@@ -35,7 +35,7 @@ func escape(t *testing.T, h Host) {
 		"AddressFamilies":          proves("socket_families"),
 		"RootIsReadOnly":           proves("root"),
 		"LimitsCantBeRaised":       proves("limits_raised"),
-		"D14NoHostPathInMountinfo": proves("host_paths"),
+		"D14NoHostPathInMountinfo": noHostPath,
 		"ProofHoldsWithoutAnImage": proofHolds,
 	}, escapeSeenFromTheHost, escapeLeftBehind))
 }
@@ -61,6 +61,16 @@ func proves(control string) func(*testing.T, Host) {
 			t.Errorf("%s: %v %s", control, err, got.Seen)
 		}
 		t.Log(got.Seen)
+	}
+}
+
+// noHostPath: an engine's own directories may show in options of its mounts; our
+// backend has none.
+func noHostPath(t *testing.T, h Host) {
+	b := h.One(t)
+	got, err := h.attackers().One(ctxOf(t), b.Sandbox, h.Small(), "host_paths")
+	if err != nil || !got.Enforced || strings.HasPrefix(h.Name, "oci/") && strings.Contains(got.Seen, "options") {
+		t.Errorf("%v %s", err, got.Seen)
 	}
 }
 
