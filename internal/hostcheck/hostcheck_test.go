@@ -59,7 +59,7 @@ func TestModernHostIsGood(t *testing.T) {
 	}
 }
 
-// TestEachFactIsSeen changes a thing at a time: its line and no other must
+// TestEachFactIsSeen (attack case B16 for the pipe in core_pattern) changes a thing at a time: its line and no other must
 // change, say what was seen, and what to do where that is not good.
 func TestEachFactIsSeen(t *testing.T) {
 	good := lines(modern(), 6, true)

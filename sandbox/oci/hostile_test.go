@@ -48,7 +48,7 @@ func TestJ08BrokenRuntimes(t *testing.T) {
 	pidFile := `while [ "$1" != --pid-file ]; do shift; done; `
 	for i, c := range []struct{ name, path, want string }{
 		{"missing", filepath.Join(t.TempDir(), "runc"), "no such file"},
-		{"writable by others", script(t, "runc", saysRunc, 0o777), "can be changed by others than root"},
+		{"writable by others", script(t, "runc", saysRunc, 0o777), "others than its owner may change it"},
 		{"not executable", script(t, "runc", saysRunc, 0o644), "permission denied"},
 		{"of no known name", script(t, "kata", saysRunc, 0o755), "is called none of"},
 		{"dies at once", script(t, "runc", "#!/bin/sh\nkill -9 $$\n", 0o755), "signal: killed"},
