@@ -45,14 +45,16 @@ func (b *box) rootfs() string { return filepath.Join(b.dir, "rootfs") }
 func (b *box) start(ctx context.Context, lowers []string, spec sandbox.Spec) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.build(ctx, lowers); err != nil {
-		return err
-	}
-	userns, err := b.bound(lowers[0])
-	if err != nil {
-		return err
-	}
+	var userns *namespace
+	var unbound error
+	var bounding sync.WaitGroup
+	bounding.Go(func() { userns, unbound = b.bound(lowers[0]) }) // it waits for a process
+	err := b.build(ctx, lowers)
+	bounding.Wait()
 	defer userns.Close() // the sandbox has joined it by then
+	if err := errors.Join(err, unbound); err != nil {
+		return err
+	}
 	if err := b.describe(spec, userns); err != nil {
 		return err
 	}
