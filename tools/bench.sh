@@ -9,7 +9,6 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0
 times=${BENCHTIME:-20x}
-rounds=${times%x}
 mkdir -p build
 out=build/bench.txt
 : >"$out"
@@ -38,33 +37,6 @@ row() {
   fi
   [ -n "$4" ] && verdict=$(awk -v a="$2" -v b="$4" 'BEGIN {print (a <= b) ? "ok" : "over"}')
   printf '%-58s %9.3f %-7s%s  %s\n' "$1" "$2" "$3" "${4:+bound $4}" "$verdict"
-}
-
-# median COMMAND...: milliseconds of the median of $rounds runs.
-median() {
-  local i began
-  for ((i = 0; i < rounds; i++)); do
-    began=$(date +%s%N)
-    "$@" >/dev/null 2>&1 || return 1
-    echo $((($(date +%s%N) - began) / 1000))
-    sleep 0.1
-  done | sort -n | awk '{a[NR] = $1} END {printf "%.3f", a[int((NR + 1) / 2)] / 1000}'
-}
-
-# Docker's figures, with the same files as an image, where an engine answers.
-docker_run='' docker_exec=''
-with_docker() {
-  command -v docker >/dev/null && docker info >/dev/null 2>&1 || { echo "bench: no docker engine answers here" >&2; return; }
-  local digest root box
-  digest=$(bin/veyra-sandboxd image list --json | sed -n 's/.*"digest": "sha256:\([0-9a-f]*\)".*/\1/p' | head -n 1)
-  root=${VEYRA_CACHE_DIR:-/var/cache/veyra-sandboxd}/images/sha256/$digest/root
-  echo "bench: docker run and docker exec, $rounds times" >&2
-  tar -C "$root" -c . 2>/dev/null | docker import - veyra-bench:latest >/dev/null || return
-  docker_run=$(median docker run --rm --network none veyra-bench /bin/true)
-  box=$(docker run --detach --network none veyra-bench sleep 600)
-  docker_exec=$(median docker exec "$box" /bin/true)
-  docker rm --force "$box" >/dev/null
-  docker image rm veyra-bench:latest >/dev/null
 }
 
 # The whole job, from the lease to the accepted result, under strict, by step.
@@ -104,10 +76,11 @@ benchmark ./sandbox/oci 'BenchmarkStart|BenchmarkCommand' "$times"
 benchmark ./sandbox/oci BenchmarkCollect "$times"
 benchmark ./gitops/worker 'BenchmarkBaseLayer' 1x
 benchmark ./gitops/worker 'BenchmarkCommit' "$times"
-with_docker
+benchmark ./sandbox/docker BenchmarkEngine "$times"
 with_daemon
 with_job
 
+docker_run=$(metric BenchmarkEngine ms/docker-run) docker_exec=$(metric BenchmarkEngine ms/docker-exec)
 start=$(metric BenchmarkStart ms/start) command=$(metric BenchmarkCommand ms/command)
 echo
 echo "$(nproc) cores, kernel $(uname -r), $(go version | cut -d' ' -f3), $times"
@@ -116,6 +89,8 @@ row "  beside bare runc ($(metric BenchmarkStart ms/bare-runc) ms)" "$(metric Be
 row "  beside docker run${docker_run:+ ($docker_run ms)}" "$(ratio "$start" "$docker_run")" x 0.2
 row "command in a live sandbox" "$command" ms 3
 row "  beside docker exec${docker_exec:+ ($docker_exec ms)}" "$(ratio "$command" "$docker_exec")" x 0.05
+row "sandbox start to first command's exit, docker backend" "$(metric BenchmarkEngine ms/start)" ms ""
+row "command in a live sandbox, docker backend" "$(metric BenchmarkEngine ms/command)" ms 3
 row "lease to accepted result, small Python job, scripted model" "$(metric BenchmarkJob ms/job)" ms ""
 row "collect 3 changed files of 100,000" "$(metric BenchmarkCollect ms/collect)" ms 50
 row "base layer of 13,000 files, CPU beside git clone --depth 1" "$(metric BenchmarkBaseLayer ratio)" x 2
