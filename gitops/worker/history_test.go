@@ -66,18 +66,7 @@ func (lenient) Fatalf(string, ...any) {}
 func TestMergeBasesAreThoseOfGit(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c := newCLI(t)
-		tree := c.object(t, "tree", nil)
-		var ids []string
-		for i := range rapid.IntRange(2, 14).Draw(rt, "commits") {
-			date := 1_000_000 + 10*i + rapid.SampledFrom([]int{0, 0, 0, -35, 35, -500}).Draw(rt, "skew")
-			var parents []string
-			for range min(i, rapid.IntRange(0, 3).Draw(rt, "parents")) {
-				if p := rapid.SampledFrom(ids).Draw(rt, "parent"); !slices.Contains(parents, p) {
-					parents = append(parents, p)
-				}
-			}
-			ids = append(ids, c.bare(t, tree, date, parents...))
-		}
+		ids := c.anyHistory(t, rt)
 		pack := c.everything(t, "commit")
 		for range 4 {
 			one, other := rapid.SampledFrom(ids).Draw(rt, "one"), rapid.SampledFrom(ids).Draw(rt, "other")
@@ -87,6 +76,46 @@ func TestMergeBasesAreThoseOfGit(t *testing.T) {
 			}
 			if diff := cmp.Diff(c.mergeBases(t, one, other), got); diff != "" {
 				rt.Fatalf("merge bases of %s and %s: %s", one, other, diff)
+			}
+		}
+	})
+}
+
+// anyHistory stores a drawn history and gives its commits.
+func (c cli) anyHistory(t failer, rt *rapid.T) (ids []string) {
+	tree := c.object(t, "tree", nil)
+	for i := range rapid.IntRange(2, 14).Draw(rt, "commits") {
+		date := 1_000_000 + 10*i + rapid.SampledFrom([]int{0, 0, 0, -35, 35, -500}).Draw(rt, "skew")
+		var parents []string
+		for range min(i, rapid.IntRange(0, 3).Draw(rt, "parents")) {
+			if p := rapid.SampledFrom(ids).Draw(rt, "parent"); !slices.Contains(parents, p) {
+				parents = append(parents, p)
+			}
+		}
+		ids = append(ids, c.bare(t, tree, date, parents...))
+	}
+	return ids
+}
+
+// Whatever a server without filters leaves out, or a deepening has not reached
+// yet, a cut history never gives another answer than the whole one: it gives the
+// same or asks for more. So the host's own word for the merge base would add
+// nothing.
+func TestCutHistoriesGiveNoOtherAnswer(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		c := newCLI(t)
+		ids := c.anyHistory(t, rt)
+		one, other := rapid.SampledFrom(ids).Draw(rt, "one"), rapid.SampledFrom(ids).Draw(rt, "other")
+		whole := c.mergeBases(t, one, other)
+		for range 2 {
+			kept := rapid.SliceOfDistinct(rapid.SampledFrom(ids), rapid.ID).Draw(rt, "kept")
+			wanted := strings.Join(append(kept, one, other), "\n") + "\n"
+			got, err := history(t, one, other, []byte(c.git(t, []byte(wanted), "pack-objects", "--quiet", "--stdout")))
+			if gitops.KindOf(err) == gitops.KindIncomplete {
+				continue
+			}
+			if diff := cmp.Diff(whole, got); err != nil || diff != "" {
+				rt.Fatalf("merge bases of %s and %s: %v, %s", one, other, err, diff)
 			}
 		}
 	})
