@@ -24,6 +24,8 @@ type Journal struct {
 	readers *sql.DB        // read-only connections
 	// mark is touched inside a write only, while its connection is held.
 	mark *mark
+	// timed gets what each commit took; nil: nobody asked.
+	timed func(time.Duration)
 
 	closing sync.Once
 	closed  error // of the first Close
@@ -32,6 +34,11 @@ type Journal struct {
 	// reserved says that the reserve file is there. Guarded by mu.
 	reserved bool
 }
+
+// Timed has observe called with the time that each commit takes, its sync
+// included. It is to be called once, before the first write; observe may not
+// call the journal.
+func (j *Journal) Timed(observe func(time.Duration)) { j.timed = observe }
 
 // Close ends the journal and lets go of a lock that Open took. Calls that run
 // are waited for. A second call does nothing.
@@ -79,8 +86,12 @@ func (j *Journal) write(ctx context.Context, change func(*sql.Tx) error) error {
 	if err != nil {
 		return errors.Join(full(err), rollback(tx))
 	}
+	begun := time.Now()
 	if err := tx.Commit(); err != nil {
 		return errors.Join(fmt.Errorf("committing: %w", full(err)), rollback(tx))
+	}
+	if j.timed != nil {
+		j.timed(time.Since(begun))
 	}
 	// A crash here leaves the mark one too low, which is allowed.
 	j.mark.set(writes)

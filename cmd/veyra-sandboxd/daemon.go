@@ -90,6 +90,7 @@ func serve(ctx context.Context, s *Settings, host *host, secrets *redact.Set, lo
 	}
 	defer records.Close()
 	metrics := host.metrics()
+	records.Timed(func(took time.Duration) { metrics.JournalCommit.Observe(took.Seconds()) })
 	model := newModel(s, metrics, log)
 	model.askFirst(ctx)
 	go model.watch(ctx)

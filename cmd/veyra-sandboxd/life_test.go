@@ -215,6 +215,7 @@ func wantMetrics(t *testing.T, d *daemon) {
 		"sandbox_start_duration_seconds", "sandbox_exec_duration_seconds", "sandboxes_running 0", "provider_requests_total{",
 		"provider_request_duration_seconds", "provider_tokens_total{", "signatures_total{", "signature_failures_total",
 		"policy_weakenings", "state_free_bytes", "journal_records{",
+		"journal_commit_duration_seconds_count",
 	} {
 		if !strings.Contains(text, "veyra_sandboxd_"+name) {
 			t.Errorf("metrics have no veyra_sandboxd_%s", name)

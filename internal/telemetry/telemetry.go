@@ -63,6 +63,7 @@ type Metrics struct {
 	JobsRunning        prometheus.Gauge
 	SandboxesRunning   prometheus.Gauge
 	SandboxExec        prometheus.Histogram
+	JournalCommit      prometheus.Histogram
 	ProviderDuration   prometheus.Histogram
 	SignatureFailures  prometheus.Counter
 	PolicyWeakenings   prometheus.Gauge
@@ -145,6 +146,8 @@ func (m *Metrics) makeJobs() {
 
 func (m *Metrics) makeSandboxes() {
 	m.SandboxesRunning = m.plainGauge("sandboxes_running", "Sandboxes that are up now.")
+	m.JournalCommit = m.histogram("journal_commit_duration_seconds", "Duration of the journal's commits, which wait for the disk.",
+		.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10)
 	m.SandboxExec = m.histogram("sandbox_exec_duration_seconds", "Duration of commands in sandboxes.",
 		.001, .002, .003, .005, .01, .05, .25, 1, 10, 60, 300, 1800)
 	m.sandboxStart = m.histograms("sandbox_start_duration_seconds", "Time until a sandbox is ready.", "backend",

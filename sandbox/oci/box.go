@@ -58,7 +58,20 @@ func (b *box) start(ctx context.Context, lowers []string, spec sandbox.Spec) err
 	if err := b.describe(spec, userns); err != nil {
 		return err
 	}
-	return b.launch(ctx)
+	if err := b.launch(ctx); err != nil {
+		return err
+	}
+	b.limitIO()
+	return nil
+}
+
+// limitIO is no part of any policy: where the host can't, its journal is
+// measured instead, and the log says so once.
+func (b *box) limitIO() {
+	d := b.job.driver
+	if _, err := b.group.LimitIO(b.disk); err != nil {
+		d.rateless.Do(func() { d.config.Log.Warn("sandboxes may use the disk as fast as they can", "error", err) })
+	}
 }
 
 // bound makes the user namespace, where the kernel in the sandbox is the host's.

@@ -52,6 +52,8 @@ type Driver struct {
 	traces  linux.Traces
 	ids     []span // not ours to give
 	pool    *linux.Pool
+	// rateless: that disks have no limit of their rate is told once.
+	rateless sync.Once
 
 	mu    sync.Mutex // guards what follows
 	jobs  map[sandbox.JobID]*job

@@ -22,6 +22,7 @@ func storageCases() map[string]func(*testing.T, Host) {
 		"B07HolesAreNotRead":     holes,
 		"B08DeepTreeIsRemoved":   deepRemoved,
 		"B09LinksInCircles":      circles,
+		"B14DiskLoadEnds":        diskLoadEnds,
 	}
 }
 
@@ -162,5 +163,27 @@ rm -r dir; ln -s /proc/self/cwd dir; ln -s dir/keep through`)
 	}
 	if links != 1000+len(targets) {
 		t.Errorf("%d links of %d", links, 1000+len(targets))
+	}
+}
+
+// diskLoadEnds: what waits for the disk all the time, by sync or past the cache,
+// is ended by its deadline all the same, and its disk can be read out.
+func diskLoadEnds(t *testing.T, h Host) {
+	b := h.One(t)
+	exit, _ := b.Cmd(sandbox.Command{Argv: []string{"python3", "-c", `import mmap, os, random
+block = mmap.mmap(-1, 4096)
+if os.fork():
+    f = os.open("syncs", os.O_CREAT | os.O_WRONLY)
+    while True: os.pwrite(f, b"x" * 4096, 0); os.fsync(f)
+f = os.open("direct", os.O_CREAT | os.O_RDWR | os.O_DIRECT)
+while True: os.pwritev(f, [block], random.randrange(2048) * 4096)`}, Timeout: time.Second})
+	if exit.Ended != sandbox.LimitTimeout || exit.Gone {
+		t.Errorf("a disk load: %+v", exit)
+	}
+	if out := b.Must("ls"); out != "direct\nsyncs\n" {
+		t.Errorf("the load wrote %q", out)
+	}
+	if err := b.Collect(ctxOf(t), io.Discard); err != nil {
+		t.Errorf("collecting after it: %v", err)
 	}
 }
