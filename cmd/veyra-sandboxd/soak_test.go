@@ -22,7 +22,8 @@ import (
 const (
 	soakKills = 10
 	soakRuns  = 20 // of each role, under VEYRA_SOAK=1
-	// soakLife bounds one life: a phase that never comes is a moment, too.
+	// soakLife bounds one life from its readiness on: a phase that never comes is
+	// a moment, too.
 	soakLife = 5 * time.Second
 )
 
@@ -35,17 +36,21 @@ type moment struct {
 	heard   bool
 	// group ends signer and runner in the same moment.
 	group bool
+	// starting says that after counts from the launch and not from readiness,
+	// which takes most of a life on a busy machine.
+	starting bool
 }
 
 func (m moment) String() string {
 	what := fmt.Sprintf("after %v", m.after)
+	if m.starting {
+		what += " of its start"
+	}
 	if m.request > 0 || m.kind != "" {
 		what = strings.TrimPrefix(fmt.Sprintf("request %d %s", m.request, m.kind), "request 0 ")
-		if m.heard {
-			what = "before the answer to " + what
-		} else {
-			what = "before the effect of " + what
-		}
+	}
+	if m.heard {
+		what += ", with its effect"
 	}
 	if m.group {
 		what += ", all processes"
@@ -62,20 +67,26 @@ var soakKinds = map[string]func(*http.Request) bool{
 
 // randomMoment picks moments by time, by number and by kind of request: starts
 // take most of the time, fetches are most of the requests, and what must not be
-// done twice happens once. Early lives tend to be short, so that most of the ten
-// end in the middle of the work.
+// done twice happens once. A result is always a moment, whatever was picked, or the
+// work would be over in one of the first lives and the rest would end idle.
 func randomMoment(r *rand.Rand, life int) moment {
 	m := moment{after: soakLife, group: r.IntN(3) == 0, heard: r.IntN(2) == 0}
-	switch r.IntN(3) {
+	switch r.IntN(8) {
 	case 0:
-		m.after = (300*time.Millisecond + time.Duration(r.Int64N(int64(soakLife/2)))).Round(time.Millisecond)
+		m.after, m.starting = within(r, soakLife/2), true
 	case 1:
+		m.after = within(r, soakLife/2)
+	case 2, 3:
 		m.request = 1 + r.IntN(4+2*life)
 	default:
 		kinds := slices.Sorted(maps.Keys(soakKinds))
 		m.kind = kinds[r.IntN(len(kinds))]
 	}
 	return m
+}
+
+func within(r *rand.Rand, most time.Duration) time.Duration {
+	return time.Duration(r.Int64N(int64(most))).Round(time.Millisecond)
 }
 
 // reaper stands before a world and ends a daemon's life at a request.
@@ -101,7 +112,7 @@ func (p *reaper) count(r *http.Request) (over, at bool, now moment, due chan str
 	defer p.mu.Unlock()
 	p.seen++
 	p.last = r.Method + " " + r.URL.Path
-	at = !p.over && (p.seen == p.now.request || p.now.kind != "" && soakKinds[p.now.kind](r))
+	at = !p.over && (p.seen == p.now.request || p.now.kind != "" && soakKinds[p.now.kind](r) || p.now != moment{} && soakKinds["result"](r))
 	p.over = p.over || at
 	return p.over, at, p.now, p.due
 }
@@ -110,7 +121,7 @@ func (p *reaper) count(r *http.Request) (over, at bool, now moment, due chan str
 func (p *reaper) story() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return fmt.Sprintf("ended %v, %d requests, the last was %s", p.now, p.seen, p.last)
+	return fmt.Sprintf("picked: %v; ended with %d requests, the last was %s", p.now, p.seen, p.last)
 }
 
 func (p *reaper) wrap(next http.Handler) http.Handler {
@@ -264,6 +275,9 @@ func (s soaked) soak(t *testing.T, r *rand.Rand) {
 func (d *daemon) endAt(p *reaper, m moment) {
 	d.t.Helper()
 	due := p.arm(m)
+	if !m.starting {
+		d.line("serving")
+	}
 	timer := time.NewTimer(m.after)
 	defer timer.Stop()
 	select {
