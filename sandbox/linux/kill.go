@@ -71,16 +71,6 @@ func (g Group) End(ctx context.Context) error {
 	return nil
 }
 
-// Reap waits for the end of a process, if it is our child.
-func Reap(pid int) {
-	for {
-		_, err := unix.Wait4(pid, nil, 0, nil)
-		if !errors.Is(err, unix.EINTR) {
-			return
-		}
-	}
-}
-
 func (g Group) killOne(pid int) bool {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

@@ -210,7 +210,11 @@ func (b *box) end(ctx context.Context) error {
 	if b.group.All == nil {
 		return nil // nothing was built
 	}
-	return b.group.End(ctx)
+	err := b.group.End(ctx)
+	if b.process == nil {
+		linux.ReapStrays() // of a start that failed
+	}
+	return err
 }
 
 // unmountRoot takes the overlay away; afterwards nothing but us can reach the

@@ -30,7 +30,10 @@ func moments(t testing.TB, n int) []time.Duration {
 // TestJ02RunnerKilledInEveryState kills it somewhere between the first byte of
 // a request and a running command.
 func TestJ02RunnerKilledInEveryState(t *testing.T) {
-	config := config(t, "test-states")
+	onEach(t, "states", runnerKilledInEveryState)
+}
+
+func runnerKilledInEveryState(t *testing.T, config runner.Config) {
 	image := needImage(t, config)
 	for _, moment := range moments(t, 8) {
 		killed(t, config, sandbox.Spec{Image: image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: small(t)}, moment)

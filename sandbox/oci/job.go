@@ -199,6 +199,7 @@ func (j *job) end() {
 		return
 	}
 	j.over = true
+	linux.ReapStrays() // what outlived a runtime that died in the middle of a start
 	j.ids.lock.Release()
 	j.booked.Release()
 	j.driver.forget(j)

@@ -190,8 +190,9 @@ func wantSwept(t *testing.T, config runner.Config) {
 
 // TestJ02RuntimeKilled ends the OCI runtime in the middle of starts: each is an
 // error of its own, the next one works, and nothing stays.
-func TestJ02RuntimeKilled(t *testing.T) {
-	config := config(t, "test-runtime")
+func TestJ02RuntimeKilled(t *testing.T) { onEach(t, "runtime", runtimeKilled) }
+
+func runtimeKilled(t *testing.T, config runner.Config) {
 	image := needImage(t, config)
 	c := start(t, config)
 	before := left(t, c.Pid(), config.Instance)
@@ -232,6 +233,7 @@ func TestJ02RuntimeKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "nothing is left", func() bool { return len(left(t, c.Pid(), config.Instance)) == len(before) })
+	wantNoZombies(t, c.Pid())
 }
 
 // killRuntime ends the first process of the runtime's program below the runner

@@ -229,8 +229,9 @@ func TestJ02SupervisorKilled(t *testing.T) {
 	wantClean(t, config)
 }
 
-func TestJ02RunnerKilled(t *testing.T) {
-	config := config(t, "test-killed")
+func TestJ02RunnerKilled(t *testing.T) { onEach(t, "killed", runnerKilled) }
+
+func runnerKilled(t *testing.T, config runner.Config) {
 	image := needImage(t, config)
 	c, err := runner.Start(context.Background(), config)
 	if err != nil {

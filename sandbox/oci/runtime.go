@@ -106,6 +106,7 @@ func (r ociRuntime) run(ctx context.Context, bundle, id string, pipes stdio) (in
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr.Pdeathsig = unix.SIGKILL
 	if err := cmd.Run(); err != nil {
+		endGroup(cmd)
 		return 0, fmt.Errorf("starting container: %w: %s", err, lastMessage(logFile))
 	}
 	pid, err := linux.ReadInt(pidFile)
@@ -113,6 +114,25 @@ func (r ociRuntime) run(ctx context.Context, bundle, id string, pipes stdio) (in
 		return 0, fmt.Errorf("reading pid file: %w", err)
 	}
 	return int(pid), nil
+}
+
+// endGroup ends and reaps what a runtime that failed has left of its process
+// group: they are our children now, and some were in no cgroup yet.
+func endGroup(cmd *exec.Cmd) {
+	if cmd.Process == nil {
+		return // it did not even start
+	}
+	group := -cmd.Process.Pid
+	_ = unix.Kill(group, unix.SIGKILL) // ESRCH: nobody
+	for range 1000 {
+		pid, err := unix.Wait4(group, nil, unix.WNOHANG, nil)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return // ECHILD: all are reaped
+		}
+		if pid == 0 {
+			time.Sleep(time.Millisecond)
+		}
+	}
 }
 
 // forget removes the runtime's record of a container whose processes are gone:
