@@ -1,6 +1,7 @@
 package veyra_test
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -122,6 +123,47 @@ func TestThreatModelNamesTestedCases(t *testing.T) {
 		if !regexp.MustCompile(`(\b|Test)` + id + `(\b|[A-Z_])`).MatchString(tests) {
 			t.Errorf("docs/threat-model.md lists %s, which no test names", id)
 		}
+	}
+}
+
+// casesOfSandbox are the ids that docs/attack-cases.md is about.
+func casesOfSandbox() []string {
+	var ids []string
+	for _, group := range []struct {
+		letter      string
+		first, last int
+	}{{"A", 1, 19}, {"B", 1, 18}, {"E", 2, 8}, {"E", 20, 20}} {
+		for n := group.first; n <= group.last; n++ {
+			ids = append(ids, fmt.Sprintf("%s%02d", group.letter, n))
+		}
+	}
+	return ids
+}
+
+// TestAttackCasesAreTests: each case has its line, and each name of a line is that
+// of a test or of a case of the suite, and carries the id.
+func TestAttackCasesAreTests(t *testing.T) {
+	text := readText(t, "docs/attack-cases.md")
+	lines := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| ([A-J][0-9]{2}) \\|[^|]*\\| (.*) \\|$").FindAllStringSubmatch(text, -1) {
+		lines[row[1]] = row[2]
+	}
+	_, pending, _ := strings.Cut(text, "Without a test by now:")
+	tests := testTexts(t)
+	for _, id := range casesOfSandbox() {
+		names := regexp.MustCompile("`([A-Za-z0-9]+)`").FindAllStringSubmatch(lines[id], -1)
+		if len(names) == 0 && !strings.Contains(pending, id) {
+			t.Errorf("%s has no test", id)
+		}
+		for _, name := range names {
+			named := strings.HasPrefix(name[1], "Test") && strings.Contains(tests, "func "+name[1]+"(") || strings.Contains(tests, `"`+name[1]+`":`)
+			if !named || !strings.Contains(name[1], id) {
+				t.Errorf("%s: there is no test or case %s", id, name[1])
+			}
+		}
+	}
+	if len(lines) < 40 {
+		t.Errorf("%d lines were found: the check is blind", len(lines))
 	}
 }
 

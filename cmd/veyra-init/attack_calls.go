@@ -91,8 +91,13 @@ func (a *attacker) namespaces() {
 		name string
 		flag uintptr
 	}{
-		{"user", unix.CLONE_NEWUSER}, {"mnt", unix.CLONE_NEWNS}, {"net", unix.CLONE_NEWNET}, {"pid", unix.CLONE_NEWPID},
-		{"ipc", unix.CLONE_NEWIPC}, {"uts", unix.CLONE_NEWUTS}, {"cgroup", unix.CLONE_NEWCGROUP},
+		{"user", unix.CLONE_NEWUSER},
+		{"mnt", unix.CLONE_NEWNS},
+		{"net", unix.CLONE_NEWNET},
+		{"pid", unix.CLONE_NEWPID},
+		{"ipc", unix.CLONE_NEWIPC},
+		{"uts", unix.CLONE_NEWUTS},
+		{"cgroup", unix.CLONE_NEWCGROUP},
 	}
 	for _, kind := range kinds {
 		a.inChild("clone_"+kind.name, kind.flag)

@@ -59,10 +59,13 @@ func (a *attacker) devices() {
 		mode uint32
 		dev  uint64
 	}{
-		{"mem", unix.S_IFCHR, unix.Mkdev(1, 1)}, {"kmsg", unix.S_IFCHR, unix.Mkdev(1, 11)},
-		{"loop-control", unix.S_IFCHR, unix.Mkdev(10, 237)}, {"loop0", unix.S_IFBLK, unix.Mkdev(7, 0)},
+		{"mem", unix.S_IFCHR, unix.Mkdev(1, 1)},
+		{"kmsg", unix.S_IFCHR, unix.Mkdev(1, 11)},
+		{"loop-control", unix.S_IFCHR, unix.Mkdev(10, 237)},
+		{"loop0", unix.S_IFBLK, unix.Mkdev(7, 0)},
 		{"sda", unix.S_IFBLK, unix.Mkdev(8, 0)},
-		{"vda", unix.S_IFBLK, unix.Mkdev(252, 0)}, {"null", unix.S_IFCHR, unix.Mkdev(1, 3)},
+		{"vda", unix.S_IFBLK, unix.Mkdev(252, 0)},
+		{"null", unix.S_IFCHR, unix.Mkdev(1, 3)},
 	}
 	for _, place := range writablePlaces() {
 		for _, node := range nodes {

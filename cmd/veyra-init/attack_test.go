@@ -61,8 +61,11 @@ func TestAttacksSeeOpenDoors(t *testing.T) {
 // caller says.
 func TestAttacksGiveUpByThemselves(t *testing.T) {
 	for _, c := range []struct{ attack, name, bound string }{
-		{attack.PIDs, "fork", "5"}, {attack.Memory, "touch", "33554432"}, {attack.Disk, "bytes", "1048576"},
-		{attack.Inodes, "files", "50"}, {attack.OpenFiles, "open", "20"},
+		{attack.PIDs, "fork", "5"},
+		{attack.Memory, "touch", "33554432"},
+		{attack.Disk, "bytes", "1048576"},
+		{attack.Inodes, "files", "50"},
+		{attack.OpenFiles, "open", "20"},
 	} {
 		if got := attacked(t, c.attack, c.bound)[c.name]; got.Result != attack.Done || got.Detail != c.bound {
 			t.Errorf("%s up to %s gave %+v", c.attack, c.bound, got)

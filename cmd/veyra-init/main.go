@@ -5,7 +5,9 @@
 // job wrote, or trust the other side's frames beyond their form.
 //
 // Run by uid 1000 with the words unpack, read or write it is an ordinary
-// program that places or reads files; see modes.go. Start reading at serve.
+// program that places or reads files; see modes.go. With the word attack it is
+// one that tries to break out, to prove that it can't; see attack.go. Start
+// reading at serve.
 //
 // The directives keep the Go runtime from holding cgroup files open.
 //

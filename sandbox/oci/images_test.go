@@ -66,8 +66,14 @@ func TestA05ImageThatLeadsAstray(t *testing.T) {
 			before := hashes(t, config.Runtime, config.Init, own)
 			box := onHostile(t, c)
 			for _, argv := range [][]string{
-				{"sh", "-c", "echo x > /proc/self/exe"}, {"true"}, {"one"}, {"entry"}, {"/bin/entry", "x"}, {"/bin/sh"},
-				{sandbox.InitPath, attack.Mode, attack.Init}, {sandbox.InitPath, attack.Mode, attack.SetID},
+				{"sh", "-c", "echo x > /proc/self/exe"},
+				{"true"},
+				{"one"},
+				{"entry"},
+				{"/bin/entry", "x"},
+				{"/bin/sh"},
+				{sandbox.InitPath, attack.Mode, attack.Init},
+				{sandbox.InitPath, attack.Mode, attack.SetID},
 			} {
 				if _, err := box.Run(t.Context(), sandbox.Command{Argv: argv}); err != nil {
 					t.Errorf("%q: %v", argv, err)

@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/internal/attack"
@@ -193,14 +192,4 @@ func alone(ctx context.Context, box sandbox.Sandbox) ([]attack.Try, error) {
 
 func argv(name string, args ...string) []string {
 	return append([]string{sandbox.InitPath, attack.Mode, name}, args...)
-}
-
-// Missing returns the sentence for the first control that is not enforced, or "".
-func Missing(controls []sandbox.Control) string {
-	for _, c := range controls {
-		if !c.Enforced {
-			return strings.TrimSpace(fmt.Sprintf("%s: %s (%s)", c.Name, c.Seen, c.Fix))
-		}
-	}
-	return ""
 }
