@@ -191,3 +191,36 @@ func TestTrimAfterACrash(t *testing.T) {
 		t.Errorf("kept %v, %v", kept, err)
 	}
 }
+
+// TestJ10JournalCompacts: what was trimmed leaves the journal's file, too.
+func TestJ10JournalCompacts(t *testing.T) {
+	shelf := newCupboard(t)
+	file := filepath.Join(filepath.Dir(shelf.JobsDir), "journal", "journal.db")
+	for i := range 40 {
+		key := shelf.put(fmt.Sprint("run", i), "1", journal.Accepted)
+		if err := shelf.Journal.Checkpoint(context.Background(), key, "large", make([]byte, 256<<10)); err != nil {
+			t.Fatal(err)
+		}
+		if err := shelf.Journal.Abandon(context.Background(), key, "LEASE_LOST"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full := sizeOf(t, file) + sizeOf(t, file+"-wal")
+	shelf.trim(supervisor.Keep{Age: day}, time.Now().Add(time.Hour))
+	if is := sizeOf(t, file) + sizeOf(t, file+"-wal"); full < 10<<20 || is > full/10 {
+		t.Errorf("the journal had %d bytes, and has %d", full, is)
+	}
+	counts, err := shelf.Journal.Counts(context.Background())
+	if err != nil || counts[journal.Abandoned] != 40 {
+		t.Errorf("the runs are forgotten: %v, %v", counts, err)
+	}
+}
+
+func sizeOf(t *testing.T, path string) int64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
