@@ -44,6 +44,7 @@ with_job() {
   [ "${BENCH_JOB:-}" != no ] || return 0
   benchmark ./cmd/veyra-sandboxd BenchmarkJob "$times"
   steps=$(sed -n '/^step  /,/^lease to accepted/p' build/bench.part)
+  benchmark ./cmd/veyra-sandboxd BenchmarkJobGuest "$times"
 }
 steps=''
 
@@ -72,7 +73,7 @@ with_daemon() {
 }
 resident() { awk '$1 == "VmRSS:" {printf "%.1f", $2 / 1024}' "/proc/$1/status" 2>/dev/null; }
 
-benchmark ./sandbox/oci 'BenchmarkStart|BenchmarkCommand' "$times"
+benchmark ./sandbox/oci 'BenchmarkStart|BenchmarkCommand|BenchmarkStartGuest|BenchmarkCommandGuest' "$times"
 benchmark ./sandbox/oci BenchmarkCollect "$times"
 benchmark ./gitops/worker 'BenchmarkBaseLayer' 1x
 benchmark ./gitops/worker 'BenchmarkCommit' "$times"
@@ -85,13 +86,17 @@ start=$(metric BenchmarkStart ms/start) command=$(metric BenchmarkCommand ms/com
 echo
 echo "$(nproc) cores, kernel $(uname -r), $(go version | cut -d' ' -f3), $times"
 row "sandbox start to first command's exit" "$start" ms ""
-row "  beside bare runc ($(metric BenchmarkStart ms/bare-runc) ms)" "$(metric BenchmarkStart x-bare)" x 2.0
+row "  beside bare runc ($(metric BenchmarkStart ms/bare) ms)" "$(metric BenchmarkStart x-bare)" x 2.0
 row "  beside docker run${docker_run:+ ($docker_run ms)}" "$(ratio "$start" "$docker_run")" x 0.2
 row "command in a live sandbox" "$command" ms 3
 row "  beside docker exec${docker_exec:+ ($docker_exec ms)}" "$(ratio "$command" "$docker_exec")" x 0.05
 row "sandbox start to first command's exit, docker backend" "$(metric BenchmarkEngine ms/start)" ms ""
 row "command in a live sandbox, docker backend" "$(metric BenchmarkEngine ms/command)" ms 3
+row "sandbox start to first command's exit, on runsc" "$(metric BenchmarkStartGuest ms/start)" ms ""
+row "  beside bare runsc ($(metric BenchmarkStartGuest ms/bare) ms)" "$(metric BenchmarkStartGuest x-bare)" x 2.0
+row "command in a live sandbox, on runsc" "$(metric BenchmarkCommandGuest ms/command)" ms ""
 row "lease to accepted result, small Python job, scripted model" "$(metric BenchmarkJob ms/job)" ms ""
+row "  on runsc ($(metric BenchmarkJobGuest ms/job) ms) beside runc" "$(ratio "$(metric BenchmarkJobGuest ms/job)" "$(metric BenchmarkJob ms/job)")" x 3.0
 row "collect 3 changed files of 100,000" "$(metric BenchmarkCollect ms/collect)" ms 50
 row "base layer of 13,000 files, CPU beside git clone --depth 1" "$(metric BenchmarkBaseLayer ratio)" x 2
 row "commit and pack of 3 files of 13,000, CPU beside git" "$(metric BenchmarkCommit ratio)" x 0.5

@@ -16,9 +16,16 @@ import (
 // daemon against HTTP servers, and prints where the time from the lease to the
 // accepted result goes. Steps overlap: each has its begin after the lease and
 // its length, both as medians over the jobs. It asserts nothing about time.
-func BenchmarkJob(b *testing.B) {
+func BenchmarkJob(b *testing.B) { benchJob(b, "runc") }
+
+// BenchmarkJobGuest is the same on gVisor.
+func BenchmarkJobGuest(b *testing.B) { benchJob(b, "runsc") }
+
+func benchJob(b *testing.B, runtime string) {
 	w := newWorld(b, true)
-	d := w.ready(w.newPlace())
+	p := w.newPlace()
+	p.env = append(p.env, "VEYRA_SANDBOX_RUNTIME="+runtime)
+	d := w.ready(p)
 	w.once(b, d, 0) // the first job maps the image and fills the pool of disks
 	var all []spans
 	for i := 1; b.Loop(); i++ {

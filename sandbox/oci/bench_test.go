@@ -26,15 +26,20 @@ const settle = 100 * time.Millisecond
 // strict limits with a disk from the pool, in turn with the bare runtime
 // running the same program from the same image. The ratio of the medians is
 // what counts.
-func BenchmarkStart(b *testing.B) {
-	config := config(b, "test-bench")
+func BenchmarkStart(b *testing.B) { benchStart(b, "runc") }
+
+// BenchmarkStartGuest is the same on gVisor.
+func BenchmarkStartGuest(b *testing.B) { benchStart(b, "runsc", "--network=none", "--overlay2=none", "--gofer-network-namespace=new") }
+
+func benchStart(b *testing.B, runtime string, flags ...string) {
+	config := configOf(b, "test-bench", runtime)
 	image := pythonImage(b, config.Images)
 	if image == "" {
 		b.Skip("not applicable: no python image")
 	}
 	c := start(b, config)
 	job, limits := benchJob(b, c)
-	bare := newBare(b, config.Runtime, config.Images, image)
+	bare := newBare(b, config.Runtime, flags, config.Images, image)
 	spec := sandbox.Spec{Image: image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: limits}
 	oneStart(b, job, spec) // the job's first start maps the image
 	var ours, theirs, gone []time.Duration
@@ -47,14 +52,19 @@ func BenchmarkStart(b *testing.B) {
 	}
 	b.ReportMetric(ms(median(ours)), "ms/start")
 	b.ReportMetric(ms(median(gone)), "ms/start+close")
-	b.ReportMetric(ms(median(theirs)), "ms/bare-runc")
+	b.ReportMetric(ms(median(theirs)), "ms/bare")
 	b.ReportMetric(float64(median(ours))/float64(median(theirs)), "x-bare")
 	b.ReportMetric(0, "ns/op")
 }
 
 // BenchmarkCommand measures one command in a live sandbox.
-func BenchmarkCommand(b *testing.B) {
-	config := config(b, "test-bench")
+func BenchmarkCommand(b *testing.B) { benchCommand(b, "runc") }
+
+// BenchmarkCommandGuest is the same on gVisor.
+func BenchmarkCommandGuest(b *testing.B) { benchCommand(b, "runsc") }
+
+func benchCommand(b *testing.B, runtime string) {
+	config := configOf(b, "test-bench", runtime)
 	image := pythonImage(b, config.Images)
 	if image == "" {
 		b.Skip("not applicable: no python image")
@@ -164,9 +174,13 @@ func oneStart(b *testing.B, job sandbox.Job, spec sandbox.Spec) (first, all time
 }
 
 // bare is the runtime alone: its own default bundle, no quota, no layers.
-type bare struct{ runtime, bundle, state string }
+type bare struct {
+	runtime       string
+	flags         []string
+	bundle, state string
+}
 
-func newBare(b *testing.B, runtime, store string, image images.Digest) bare {
+func newBare(b *testing.B, runtime string, flags []string, store string, image images.Digest) bare {
 	bundle := b.TempDir()
 	s, err := images.Open(store)
 	if err != nil {
@@ -197,12 +211,12 @@ func newBare(b *testing.B, runtime, store string, image images.Digest) bare {
 	if err := os.WriteFile(path, raw, 0o600); err != nil {
 		b.Fatal(err)
 	}
-	return bare{runtime, bundle, b.TempDir()}
+	return bare{runtime, flags, bundle, b.TempDir()}
 }
 
 func (r bare) run(b *testing.B) time.Duration {
 	began := time.Now()
-	out, err := exec.Command(r.runtime, "--root", r.state, "run", "--bundle", r.bundle, "veyra-bare-bench").CombinedOutput()
+	out, err := exec.Command(r.runtime, slices.Concat([]string{"--root", r.state}, r.flags, []string{"run", "--bundle", r.bundle, "veyra-bare-bench"})...).CombinedOutput()
 	if err != nil {
 		b.Fatalf("bare runtime: %v %s", err, out)
 	}
