@@ -133,8 +133,15 @@ func casesOfSandbox() []string {
 		letter      string
 		first, last int
 	}{
-		{"A", 1, 19}, {"B", 1, 18}, {"E", 1, 9}, {"E", 12, 12}, {"E", 16, 17}, {"E", 19, 21},
-		{"J", 2, 2}, {"J", 10, 10}, {"J", 14, 14},
+		{"A", 1, 19},
+		{"B", 1, 18},
+		{"E", 1, 9},
+		{"E", 12, 12},
+		{"E", 16, 17},
+		{"E", 19, 21},
+		{"J", 2, 2},
+		{"J", 10, 10},
+		{"J", 14, 14},
 	} {
 		for n := group.first; n <= group.last; n++ {
 			ids = append(ids, fmt.Sprintf("%s%02d", group.letter, n))
