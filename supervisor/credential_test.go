@@ -134,6 +134,30 @@ func TestLastingCredentialTroubleIsNamed(t *testing.T) {
 	}
 }
 
+// A host works for years: what no longer opens anything is no secret any more.
+func TestTokensAreForgottenInTheEnd(t *testing.T) {
+	withCredentials(t, controlplanetest.Options{}, func(ctx context.Context, l *lab, run jobs.Run) {
+		token, err := run.Credentials.Credential(ctx, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		known := func() [2]bool {
+			return [2]bool{l.secrets.Contains([]byte(token)), l.secrets.Contains([]byte(run.Job.Token))}
+		}
+		if known() != [2]bool{true, true} {
+			t.Errorf("at the beginning: %v", known())
+		}
+		time.Sleep(time.Hour)
+		if !known()[0] {
+			t.Error("a repository token was forgotten before its end")
+		}
+		time.Sleep(2 * time.Hour)
+		if known() != [2]bool{} {
+			t.Errorf("when all is over: %v", known())
+		}
+	})
+}
+
 // Attack case D05: the token shows in no text.
 func TestD05CredentialsPrintNothing(t *testing.T) {
 	withCredentials(t, controlplanetest.Options{}, func(ctx context.Context, l *lab, run jobs.Run) {

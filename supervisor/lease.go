@@ -44,8 +44,15 @@ func (s *Supervisor) newLease(key runKey, token protocol.LeaseToken, end time.Ti
 	l := &lease{key: key, hide: s.keepSecret, show: s.parts.Secrets.Remove}
 	l.ctx, l.lose = context.WithCancelCause(s.hard)
 	l.renew(token, end)
+	context.AfterFunc(l.ctx, func() {
+		time.AfterFunc(max(l.left(), 0)+hiddenAfter, func() { l.show(string(l.newest())) })
+	})
 	return l
 }
+
+// hiddenAfter the end of a lease its last token is still taken out of texts; it
+// counts for two minutes.
+const hiddenAfter = 10 * time.Minute
 
 // renew takes what a beat brought.
 func (l *lease) renew(token protocol.LeaseToken, end time.Time) {
