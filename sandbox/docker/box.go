@@ -192,6 +192,11 @@ func (b *box) find(ctx context.Context) error {
 	if b.first, err = hold(saw.pid, saw.id); err != nil {
 		return err
 	}
+	if b.job.about.guest() {
+		if err := b.first.limitCores(uint64(b.limits.CoreBytes)); err != nil {
+			return err
+		}
+	}
 	go b.watch(b.first, b.pump)
 	return nil
 }

@@ -4,13 +4,14 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/docker"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/docker/enginetest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
@@ -42,6 +43,26 @@ func TestCurrentEngine(t *testing.T) {
 func TestDebiansEngine(t *testing.T) {
 	e := enginetest.Start(t, enginetest.Debian, enginetest.Options{})
 	onOneEngine(t, e, "standard", func(h *sandboxtest.Host) { h.HostIDs = true })
+}
+
+// TestGVisorOnTheCurrentEngine probes runsc as the engine's runtime; the long run
+// passes the whole suite on it.
+func TestGVisorOnTheCurrentEngine(t *testing.T) {
+	e := enginetest.Start(t, enginetest.Current, enginetest.Options{Remap: true})
+	if os.Getenv("VEYRA_SOAK") != "" {
+		sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host { return startHost(t, e, "test-gvisor", "strict", "runsc") })
+		return
+	}
+	c := start(t, config(t, e.Socket, "test-gvisor", "strict", ""))
+	report, err := c.Probe(t.Context())
+	if err != nil || report.Runtime != "runsc" || report.Isolation != sandbox.IsolationGVisor {
+		t.Errorf("the strongest runtime that the engine lists: %+v, %v", report, err)
+	}
+	for _, control := range report.Controls {
+		if !control.Enforced {
+			t.Errorf("%+v is not enforced", control)
+		}
+	}
 }
 
 func onOneEngine(t *testing.T, e *enginetest.Engine, policy string, change func(*sandboxtest.Host)) {
@@ -102,17 +123,20 @@ func start(t testing.TB, config runner.Config) *runner.Client {
 	return c
 }
 
-// firsts are the PID 1s of an engine's containers, oldest first: in each control
-// group the process that began it.
+var (
+	containerID = regexp.MustCompile(`"Id":"([0-9a-f]{64})"`)
+	statePid    = regexp.MustCompile(`"Pid":([0-9]+)`)
+)
+
+// firsts are the PID 1s of an engine's containers, oldest first.
 func firsts(e *enginetest.Engine) []int {
 	var pids []int
-	for _, group := range e.Groups() {
-		raw, err := os.ReadFile(filepath.Join(group, "cgroup.procs"))
-		if err != nil {
-			continue
+	for _, found := range containerID.FindAllStringSubmatch(e.Ask("/containers/json"), -1) {
+		state := statePid.FindStringSubmatch(e.Ask("/containers/" + found[1] + "/json"))
+		if state == nil {
+			continue // ended meanwhile
 		}
-		pid, _ := strconv.Atoi(strings.Fields(string(raw) + " 0")[0])
-		if pid > 0 && !slices.Contains(pids, pid) {
+		if pid, _ := strconv.Atoi(state[1]); pid > 0 {
 			pids = append(pids, pid)
 		}
 	}

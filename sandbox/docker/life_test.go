@@ -243,8 +243,6 @@ func awaitPiled(t testing.TB, pid int) {
 	}
 }
 
-var containerID = regexp.MustCompile(`"Id":"([0-9a-f]{64})"`)
-
 func containerOf(t testing.TB, e *enginetest.Engine) string {
 	t.Helper()
 	found := containerID.FindStringSubmatch(e.Ask("/containers/json"))

@@ -40,6 +40,23 @@ func hold(pid int, id string) (*process, error) {
 	return p, nil
 }
 
+// limitCores bounds the core files of a guest's kernel and its helpers, which keep
+// the engine's limit: a container's own is the guest's.
+func (p *process) limitCores(bytes uint64) error {
+	pids, err := p.group.Members()
+	if err != nil {
+		return err
+	}
+	limit := unix.Rlimit{Cur: bytes, Max: bytes}
+	for _, pid := range pids {
+		err := unix.Prlimit(pid, unix.RLIMIT_CORE, &limit, nil)
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("limiting core files of the guest's kernel: %w", err)
+		}
+	}
+	return nil
+}
+
 // follow waits for the end and reads the counters once more at once: engines
 // remove the control group some milliseconds later.
 func (p *process) follow() {

@@ -63,14 +63,18 @@ func (p plan) container() (*container.Config, *container.HostConfig) {
 
 func (p plan) resources() container.Resources {
 	tasks := p.limits.PIDs
+	ulimits := []*container.Ulimit{{Name: "nofile", Soft: p.files, Hard: p.files}, {Name: "core", Soft: p.core, Hard: p.core}}
 	if p.guest {
+		// The guest's kernel has a limit of its own, and the host's counts its
+		// own tasks as well.
+		ulimits = append(ulimits, &container.Ulimit{Name: "nproc", Soft: tasks, Hard: tasks})
 		tasks = sandbox.GuestTasks(tasks)
 	}
 	never := false
 	return container.Resources{
 		Memory: p.limits.MemoryBytes, MemorySwap: p.limits.MemoryBytes, PidsLimit: &tasks, OomKillDisable: &never,
 		CPUPeriod: 100_000, CPUQuota: int64(p.cpus) * 100_000,
-		Ulimits: []*container.Ulimit{{Name: "nofile", Soft: p.files, Hard: p.files}, {Name: "core", Soft: p.core, Hard: p.core}},
+		Ulimits: ulimits,
 	}
 }
 
@@ -118,7 +122,11 @@ func (p plan) tmpfs() map[string]string {
 		"/run":     "rw,nosuid,nodev,noexec,mode=755,size=16m,nr_inodes=4096",
 		"/dev/shm": fmt.Sprintf("rw,nosuid,nodev,noexec,mode=1777,size=%d,nr_inodes=65536", p.limits.ShmBytes),
 	}
-	if !p.guest {
+	if p.guest {
+		// Instead of the engine's mounts of control groups, which a guest's kernel
+		// imitates, writable.
+		all["/sys/fs/cgroup"] = "ro,nosuid,nodev,noexec,mode=755,size=4k"
+	} else {
 		all["/dev"] = "ro,nosuid,dev,noexec,mode=755,size=64k"
 	}
 	return all
