@@ -111,7 +111,7 @@ func TestSeccompLetsInitAndToolsWork(t *testing.T) {
 	}
 }
 
-func TestSeccompAllowsNativeCallsOnly(t *testing.T) {
+func TestA18SeccompAllowsNativeCallsOnly(t *testing.T) {
 	for cpu, want := range map[string]specs.Arch{"amd64": specs.ArchX86_64, "arm64": specs.ArchAARCH64} {
 		p, err := seccompFor(SeccompJob, cpu)
 		if err != nil {

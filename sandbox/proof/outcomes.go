@@ -20,11 +20,15 @@ func identity(v view) (bool, string) {
 		mode = "0"
 	}
 	ids := []string{"1000 1000 1000 1000"}
-	return facts(map[string][]string{
+	ok, seen := facts(map[string][]string{
 		"Uid": ids, "Gid": ids, "Groups": {""}, "getgroups": {"[] <nil>"}, "NoNewPrivs": {"1"}, "Seccomp": {mode},
 		"CapInh": {noCaps}, "CapPrm": {noCaps}, "CapEff": {noCaps}, "CapBnd": {noCaps}, "CapAmb": {noCaps},
 		"capget": {"000000000 000000000 000000000"},
 	})(v)
+	if ok {
+		seen = "uid and gid 1000, no groups, five empty capability sets, no_new_privs, seccomp mode " + mode
+	}
+	return ok, seen
 }
 
 // descriptors: three, and none of them leads anywhere but to us.
