@@ -85,7 +85,7 @@ func (e *engine) facts(ctx context.Context, runtime string) (facts, error) {
 			f.version = module // built from its module, it doesn't know its own number
 		}
 	}
-	if err := errors.Join(f.pickRuntime(info, runtime), f.readIDs(info), f.judge(info)); err != nil {
+	if err := errors.Join(f.readIDs(info), f.pickRuntime(info, runtime), f.judge(info)); err != nil {
 		return facts{}, err
 	}
 	for _, c := range parts.Components {
@@ -96,17 +96,22 @@ func (e *engine) facts(ctx context.Context, runtime string) (facts, error) {
 	return f, nil
 }
 
-// pickRuntime takes the asked one, or the strongest that the engine lists.
+// pickRuntime takes the asked one, or the strongest that the engine lists and that
+// its ids allow.
 func (f *facts) pickRuntime(info system.Info, asked string) error {
 	for _, r := range runtimes {
 		_, listed := info.Runtimes[r.name]
-		if (asked == "" || asked == r.name) && listed {
-			f.runtime, f.isolation = r.name, sandbox.IsolationSeccomp
-			if r.guest {
-				f.isolation = sandbox.IsolationGVisor
-			}
-			return nil
+		if !listed || (asked != "" && asked != r.name) {
+			continue
 		}
+		if r.guest && !f.remapped {
+			if asked == "" {
+				continue
+			}
+			return fmt.Errorf("%s without remapped ids would be the host's root: set userns-remap for the engine, or take another runtime", r.name)
+		}
+		f.runtime, f.isolation = r.name, f.isolationOf(r.guest)
+		return nil
 	}
 	listed := make([]string, 0, len(info.Runtimes))
 	for name := range info.Runtimes {
@@ -131,10 +136,17 @@ func (f *facts) readIDs(info system.Info) error {
 		return fmt.Errorf("the engine remaps ids, but not as one block for users and groups (its directory is %.100q)", path.Base(info.DockerRootDir))
 	}
 	f.remapped = true
-	if f.isolation == sandbox.IsolationSeccomp {
-		f.isolation = sandbox.IsolationUserns
-	}
 	return nil
+}
+
+func (f *facts) isolationOf(guest bool) sandbox.Isolation {
+	switch {
+	case guest:
+		return sandbox.IsolationGVisor
+	case f.remapped:
+		return sandbox.IsolationUserns
+	}
+	return sandbox.IsolationSeccomp
 }
 
 // names are the "name=" of security options, such as "name=seccomp,profile=builtin".

@@ -94,7 +94,16 @@ func TestFactsOfAnEngine(t *testing.T) {
 	if err != nil || f.remapped || f.isolation != sandbox.IsolationSeccomp || len(f.unable()) != 1 {
 		t.Errorf("an engine without remapped ids: %+v, %v", f, err)
 	}
-	both := map[string]any{"Runtimes": map[string]any{"runc": map[string]any{}, "runsc": map[string]any{}}}
+	plain["Runtimes"] = map[string]any{"runc": map[string]any{}, "runsc": map[string]any{}}
+	_, err = fakeEngine(t, "1.51", plain).facts(t.Context(), "runsc")
+	if err == nil || !strings.Contains(err.Error(), "userns-remap") {
+		t.Errorf("runsc without remapped ids: %v", err)
+	}
+	f, err = fakeEngine(t, "1.51", plain).facts(t.Context(), "")
+	if err != nil || f.runtime != "runc" {
+		t.Errorf("the strongest without remapped ids: %+v, %v", f, err)
+	}
+	both := map[string]any{"Runtimes": plain["Runtimes"]}
 	f, err = fakeEngine(t, "1.51", both).facts(t.Context(), "")
 	if err != nil || f.runtime != "runsc" || f.isolation != sandbox.IsolationGVisor || f.runtimeVersion != unknownVersion {
 		t.Errorf("an engine with runsc: %+v, %v", f, err)
