@@ -57,7 +57,10 @@ func arrange(mounts []*mountinfo.Info, places map[string]string) *Cgroups {
 func inTrees(mounts []*mountinfo.Info, places map[string]string, beside bool) *Cgroups {
 	found := &Cgroups{pure: isPure(mounts)}
 	seen := map[string]bool{}
-	for _, m := range mounts {
+	for i, m := range mounts {
+		if hidden(m, mounts[i+1:]) {
+			continue
+		}
 		h, ok := placeIn(m, places, beside)
 		if ok && !seen[h.Own] {
 			seen[h.Own] = true
@@ -65,6 +68,11 @@ func inTrees(mounts []*mountinfo.Info, places map[string]string, beside bool) *C
 		}
 	}
 	return found
+}
+
+// hidden says that a later mount lies over m, so that nobody gets to see it.
+func hidden(m *mountinfo.Info, later []*mountinfo.Info) bool {
+	return slices.ContainsFunc(later, func(l *mountinfo.Info) bool { return l.Mountpoint == m.Mountpoint })
 }
 
 // isPure says whether the host has version 2 only.
@@ -141,6 +149,17 @@ func ownPlaces(path string) (map[string]string, error) {
 		}
 	}
 	return places, lines.Err()
+}
+
+// Below returns our own place in the tree that is mounted at a point; "" where
+// that is the point itself, or no tree of ours.
+func (c *Cgroups) Below(point string) string {
+	for _, h := range c.Trees {
+		if strings.HasPrefix(h.Own, point+"/") {
+			return h.Own
+		}
+	}
+	return ""
 }
 
 // With returns the tree that carries a controller.

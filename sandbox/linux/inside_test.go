@@ -109,6 +109,11 @@ func TestOurPlaceInEachTree(t *testing.T) {
 			"3:memory:/a/b\n0::/x\n",
 			map[string]string{"memory": "/sys/fs/cgroup/memory/a/b"},
 		},
+		"narrowed to our own place": {
+			[]*mountinfo.Info{v1("memory"), {FSType: "cgroup", Root: "/a/b", Mountpoint: "/sys/fs/cgroup/memory", VFSOptions: "rw,memory"}},
+			"3:memory:/a/b\n",
+			map[string]string{"memory": "/sys/fs/cgroup/memory"},
+		},
 		"outside of what is mounted": {
 			[]*mountinfo.Info{{FSType: "cgroup", Root: "/docker/1", Mountpoint: "/cg", VFSOptions: "memory"}},
 			"3:memory:/docker/1/in\n",

@@ -3,11 +3,14 @@ package oci
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // flavor is what one OCI runtime does in its own way. The rest of the package
@@ -19,6 +22,9 @@ type flavor struct {
 	// guest says that the runtime brings its own kernel: sandboxes are
 	// processes of that kernel, and the host sees only the kernel's.
 	guest bool
+	// oneTree says that the runtime refuses hosts which mount both versions of
+	// cgroups, and takes each path from the roots of the trees.
+	oneTree bool
 }
 
 // flavors are the runtimes that this package can drive, strongest first. crun
@@ -33,7 +39,7 @@ var flavors = []flavor{
 		"--overlay2=none",
 	}},
 	{name: "runc", isolation: sandbox.IsolationUserns},
-	{name: "crun", isolation: sandbox.IsolationUserns},
+	{name: "crun", isolation: sandbox.IsolationUserns, oneTree: true},
 }
 
 // Runtimes are the names that FindRuntime knows, strongest first.
@@ -57,14 +63,48 @@ func flavorOf(path string) (flavor, error) {
 	return flavor{}, fmt.Errorf("%s is called none of %s: %w", path, strings.Join(Runtimes(), ", "), ErrRuntime)
 }
 
-// settle prepares this process for a runtime that has processes of its own in
-// each sandbox: they inherit that none of them leaves a core file.
+// settle prepares this process, and its mount namespace, for the runtime.
 func (f flavor) settle() error {
+	if f.oneTree {
+		return narrowCgroups()
+	}
 	if !f.guest {
 		return nil
 	}
+	// The runtime's own processes in each sandbox inherit that none of them
+	// leaves a core file.
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("giving up core files: %w", err)
+	}
+	return nil
+}
+
+// narrowCgroups shows the runtime, in the runner's own mount namespace, nothing of
+// the cgroup trees but our own places in them: a path that it takes from the root
+// of each tree then lies where everything of the instance has to lie. The tree of
+// version 2 goes where version 1 has the controllers; the host keeps it, and
+// sandboxes stay in the runner's place of it, where nothing that we limit is.
+func narrowCgroups() error {
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		return fmt.Errorf("reading cgroup mounts: %w", err)
+	}
+	if !slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.FSType == "cgroup" }) {
+		return nil // version 2 is all there is
+	}
+	groups, err := linux.FindCgroups()
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		if m.FSType == "cgroup2" {
+			err = unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		} else if own := groups.Below(m.Mountpoint); own != "" {
+			err = unix.Mount(own, m.Mountpoint, "", unix.MS_BIND, "")
+		}
+		if err != nil {
+			return fmt.Errorf("narrowing the cgroup tree at %s: %w", m.Mountpoint, err)
+		}
 	}
 	return nil
 }

@@ -42,6 +42,7 @@ var initDir string
 
 func TestContractOnRunc(t *testing.T)  { contractOn(t, "runc") }
 func TestContractOnRunsc(t *testing.T) { contractOn(t, "runsc") }
+func TestContractOnCrun(t *testing.T)  { contractOn(t, "crun") }
 
 func contractOn(t *testing.T, runtime string) {
 	sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host {
