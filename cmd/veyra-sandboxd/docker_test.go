@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/veyra-labs/veyra-sandboxd/provider/providertest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/docker/enginetest"
 )
 
@@ -50,6 +51,23 @@ func TestDockerBackend(t *testing.T) {
 	diagnosis = onEngine(t, plain, "standard", "doctor").want(t, 0)
 	if !strings.Contains(diagnosis.out, "waived   user_namespace") {
 		t.Errorf("what is weaker isn't named:\n%s", diagnosis.out)
+	}
+}
+
+// TestWholeJobOnDocker is a job from its lease to the accepted result, every
+// sandbox of it on an engine, under strict.
+func TestWholeJobOnDocker(t *testing.T) {
+	w := newWorld(t, false)
+	p := w.newPlace()
+	e := enginetest.Start(t, enginetest.Current, enginetest.Options{Remap: true})
+	p.env = append(p.env, "VEYRA_SANDBOX_BACKEND=docker", "VEYRA_SANDBOX_RUNTIME=runc", "VEYRA_DOCKER_SOCKET="+e.Socket)
+	d := w.start(p)
+	d.pair(w)
+	done := w.accepted(w.job("engine", "Make add add", project(), nil, fix(), providertest.Step{Finish: "Fixed add."}))
+	wantEvidence(t, done, "funded_policy")
+	d.stop()
+	if left := e.Ask("/containers/json?all=1"); strings.TrimSpace(left) != "[]" {
+		t.Errorf("the engine keeps %.300s", left)
 	}
 }
 
