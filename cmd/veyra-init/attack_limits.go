@@ -63,6 +63,9 @@ func (a *attacker) memory() {
 	a.counted("touch", a.beyond(), nil)
 }
 
+// enough bytes show that a place is not on the disk that is full.
+const enough = 2 << 20
+
 // disk fills the workspace, then looks whether the other places are full as
 // well (case B04).
 func (a *attacker) disk() {
@@ -70,7 +73,7 @@ func (a *attacker) disk() {
 	a.fill("bytes", path, a.beyond())
 	for _, place := range jobPlaces[1:] {
 		more := filepath.Join(place, ".more")
-		a.fill(attack.Safe("more@"+place), more, a.beyond())
+		a.fill(attack.Safe("more@"+place), more, min(a.beyond(), enough))
 		_ = os.Remove(more)
 	}
 	time.Sleep(2 * sampleEvery) // init looks at the disk by samples
