@@ -35,6 +35,10 @@ func TestDockerBackend(t *testing.T) {
 	if !strings.Contains(doctor.out, "backend docker, runtime runc") {
 		t.Errorf("doctor says:\n%s", doctor.out)
 	}
+	proof := onEngine(t, remapped, "strict", "doctor", "--prove", "--state-dir", t.TempDir()).want(t, 0)
+	if !strings.Contains(proof.out, "proven   host_unchanged") {
+		t.Errorf("the proof says:\n%s", proof.out)
+	}
 	state := filepath.Join(t.TempDir(), "state")
 	if proof := onEngine(t, remapped, "strict", "doctor", "--prove", "--state-dir", state).want(t, 0); !strings.Contains(proof.out, "\nproof    ") {
 		t.Errorf("doctor --prove says:\n%s", proof.out)

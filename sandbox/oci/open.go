@@ -2,15 +2,10 @@ package oci
 
 import (
 	"context"
-	"errors"
-	"io/fs"
-	"os"
 
-	"golang.org/x/sys/unix"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
@@ -26,7 +21,7 @@ func Open(place sandbox.Place) (sandbox.Driver, error) {
 	if err := checkRuntime(place.Runtime); err != nil {
 		return nil, err
 	}
-	store, err := openStore(place.Images)
+	store, err := linux.OpenStore(place.Images)
 	if err != nil {
 		return nil, err
 	}
@@ -41,17 +36,6 @@ func Open(place sandbox.Place) (sandbox.Driver, error) {
 		return nil, err // not a typed nil
 	}
 	return d, nil
-}
-
-// openStore returns nil where there is no store: the runner must not make one.
-func openStore(dir string) (*images.Store, error) {
-	if dir == "" {
-		return nil, nil
-	}
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return images.Open(dir)
 }
 
 // Facts names the runtime and measures what needs no sandbox.
@@ -69,7 +53,8 @@ func (d *Driver) Facts(ctx context.Context) (sandbox.Report, error) {
 		}
 		r.Controls = append(r.Controls, c)
 	}
-	r.Controls = append(r.Controls, d.loopControl(), d.mkfsControl(), d.runtime.usernsControl(ctx))
+	r.Controls = append(r.Controls, linux.DiskControls()...)
+	r.Controls = append(r.Controls, d.runtime.usernsControl(ctx))
 	return r, nil
 }
 
@@ -78,18 +63,4 @@ func version2(h linux.Hierarchy) string {
 		return "version 2"
 	}
 	return "version 1"
-}
-
-func (d *Driver) loopControl() sandbox.Control {
-	if err := unix.Access("/dev/loop-control", unix.W_OK); err != nil {
-		return sandbox.Control{Name: "loop_devices", Seen: err.Error(), Fix: "load the loop module and allow loop-control to the unit"}
-	}
-	return sandbox.Control{Name: "loop_devices", Enforced: true, Seen: "/dev/loop-control"}
-}
-
-func (d *Driver) mkfsControl() sandbox.Control {
-	if path := linux.MkfsPath(); linux.IsFile(path) {
-		return sandbox.Control{Name: "mkfs_ext4", Enforced: true, Seen: path}
-	}
-	return sandbox.Control{Name: "mkfs_ext4", Seen: "not found", Fix: "install e2fsprogs"}
 }
