@@ -7,10 +7,11 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
-// hostFiles are settings of the host that the attacks try to change.
+// hostFiles are settings of the host that the attacks try to change, and that
+// nobody else changes by the way, as engines do with forwarding.
 var hostFiles = []string{
 	"/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hostname", "/proc/sys/vm/overcommit_memory",
-	"/proc/sys/net/ipv4/ip_forward", "/proc/sys/kernel/yama/ptrace_scope", "/proc/sys/user/max_user_namespaces",
+	"/proc/sys/kernel/yama/ptrace_scope", "/proc/sys/user/max_user_namespaces",
 	"/proc/swaps", "/sys/kernel/uevent_helper",
 }
 
