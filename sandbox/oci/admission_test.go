@@ -129,7 +129,7 @@ func TestB18MemoryIsBookedAcrossInstances(t *testing.T) {
 // sees the host's disk fail. The image store is locked meanwhile, as by a build.
 func TestB18DisksFilledAcrossInstances(t *testing.T) {
 	config := config(t, "test-b18")
-	image := needImage(t, config)
+	image := needImage(t)
 	config.Disks = smallHostDisk(t)
 	lock, err := durable.LockWait(context.Background(), filepath.Join(config.Images, "lock"))
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
 )
 
 // settle is the pause between two starts: tearing down one network namespace
@@ -29,11 +30,13 @@ const settle = 100 * time.Millisecond
 func BenchmarkStart(b *testing.B) { benchStart(b, "runc") }
 
 // BenchmarkStartGuest is the same on gVisor.
-func BenchmarkStartGuest(b *testing.B) { benchStart(b, "runsc", "--network=none", "--overlay2=none", "--gofer-network-namespace=new") }
+func BenchmarkStartGuest(b *testing.B) {
+	benchStart(b, "runsc", "--network=none", "--overlay2=none", "--gofer-network-namespace=new")
+}
 
 func benchStart(b *testing.B, runtime string, flags ...string) {
 	config := configOf(b, "test-bench", runtime)
-	image := pythonImage(b, config.Images)
+	image := sandboxtest.PythonImage(b)
 	if image == "" {
 		b.Skip("not applicable: no python image")
 	}
@@ -65,7 +68,7 @@ func BenchmarkCommandGuest(b *testing.B) { benchCommand(b, "runsc") }
 
 func benchCommand(b *testing.B, runtime string) {
 	config := configOf(b, "test-bench", runtime)
-	image := pythonImage(b, config.Images)
+	image := sandboxtest.PythonImage(b)
 	if image == "" {
 		b.Skip("not applicable: no python image")
 	}
@@ -91,7 +94,7 @@ func benchCommand(b *testing.B, runtime string) {
 // BenchmarkCollect collects three changed files out of a tree of 100,000.
 func BenchmarkCollect(b *testing.B) {
 	config := config(b, "test-bench")
-	image := pythonImage(b, config.Images)
+	image := sandboxtest.PythonImage(b)
 	if image == "" {
 		b.Skip("not applicable: no python image")
 	}

@@ -48,7 +48,7 @@ func zombies(parent int) (n int) {
 // sandbox of the job works.
 func TestJ02SandboxProcessKilled(t *testing.T) {
 	onEach(t, "boxkill", func(t *testing.T, config runner.Config) {
-		image := needImage(t, config)
+		image := needImage(t)
 		c := start(t, config)
 		job, err := c.OpenJob(t.Context(), sandbox.JobSpec{ID: "boxkill", Limits: small(t)})
 		if err != nil {
@@ -115,7 +115,7 @@ func killBelow(t *testing.T, box sandbox.Sandbox, pid int) {
 // command's output from the beginning.
 func TestJ14OutputIsNeverOverwritten(t *testing.T) {
 	onEach(t, "stdio", func(t *testing.T, config runner.Config) {
-		image := needImage(t, config)
+		image := needImage(t)
 		c := start(t, config)
 		_, box := sleeper(t, c, image)
 		for _, pid := range children(t, c.Pid()) {

@@ -34,7 +34,7 @@ func TestJ02RunnerKilledInEveryState(t *testing.T) {
 }
 
 func runnerKilledInEveryState(t *testing.T, config runner.Config) {
-	image := needImage(t, config)
+	image := needImage(t)
 	for _, moment := range moments(t, 8) {
 		killed(t, config, sandbox.Spec{Image: image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: small(t)}, moment)
 	}
@@ -67,7 +67,7 @@ func startSome(c *runner.Client, spec sandbox.Spec) error {
 // TestCancelledStartLeavesNothing cancels Create at random moments.
 func TestCancelledStartLeavesNothing(t *testing.T) {
 	config := config(t, "test-cancel")
-	image := needImage(t, config)
+	image := needImage(t)
 	c := start(t, config)
 	before := left(t, c.Pid(), config.Instance)
 	job, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: "cancel", Limits: small(t)})

@@ -107,14 +107,14 @@ func (d doomed) command(ctx context.Context, box sandbox.Sandbox) error {
 // runner sweeps the rest, and another instance's sandbox lives on.
 func TestJ02KilledInEveryState(t *testing.T) {
 	neighbour := config(t, "test-bystander")
-	_, alive := sleeper(t, start(t, neighbour), needImage(t, neighbour))
+	_, alive := sleeper(t, start(t, neighbour), needImage(t))
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for _, both := range []bool{false, true} {
 		config := config(t, fmt.Sprintf("test-doomed-%t", both))
 		config.Stderr = nil
-		d := doomed{config, sandbox.Spec{Image: needImage(t, config), Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: small(t)}}
+		d := doomed{config, sandbox.Spec{Image: needImage(t), Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: small(t)}}
 		for _, step := range doomedSteps {
 			moment := time.Duration(random.Int64N(int64(30 * time.Millisecond)))
 			killAt(t, d, step, moment, both)
@@ -193,7 +193,7 @@ func wantSwept(t *testing.T, config runner.Config) {
 func TestJ02RuntimeKilled(t *testing.T) { onEach(t, "runtime", runtimeKilled) }
 
 func runtimeKilled(t *testing.T, config runner.Config) {
-	image := needImage(t, config)
+	image := needImage(t)
 	c := start(t, config)
 	before := left(t, c.Pid(), config.Instance)
 	job, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: "runtime", Limits: small(t)})

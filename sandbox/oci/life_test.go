@@ -23,6 +23,7 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
 )
 
 // small are limits under which a start is cheap.
@@ -40,9 +41,9 @@ func shrink(l policies.Limits) policies.Limits {
 	return l
 }
 
-func needImage(t testing.TB, c runner.Config) images.Digest {
+func needImage(t testing.TB) images.Digest {
 	t.Helper()
-	image := pythonImage(t, c.Images)
+	image := sandboxtest.PythonImage(t)
 	if image == "" {
 		t.Skip("not applicable: no python image")
 	}
@@ -73,7 +74,7 @@ func sleeper(t testing.TB, c sandbox.Backend, image images.Digest) (sandbox.Job,
 func TestRunnerHoldsOnlyWhatItNeeds(t *testing.T) {
 	config := config(t, "test-powers")
 	c := start(t, config)
-	sleeper(t, c, needImage(t, config))
+	sleeper(t, c, needImage(t))
 	dir := fmt.Sprintf("/proc/%d", c.Pid())
 	raw, err := os.ReadFile(dir + "/status")
 	if err != nil {
@@ -112,7 +113,7 @@ func TestRunnerHoldsOnlyWhatItNeeds(t *testing.T) {
 func TestAnotherUIDCantReachASandbox(t *testing.T) {
 	config := config(t, "test-uid")
 	c := start(t, config)
-	_, box := sleeper(t, c, needImage(t, config))
+	_, box := sleeper(t, c, needImage(t))
 	pid := children(t, c.Pid())[0]
 	groups, _ := filepath.Glob("/sys/fs/cgroup/*/veyra-test-uid/*/cgroup.procs")
 	nested, _ := filepath.Glob("/sys/fs/cgroup/*/*/*/veyra-test-uid/*/cgroup.procs")
@@ -232,7 +233,7 @@ func TestJ02SupervisorKilled(t *testing.T) {
 func TestJ02RunnerKilled(t *testing.T) { onEach(t, "killed", runnerKilled) }
 
 func runnerKilled(t *testing.T, config runner.Config) {
-	image := needImage(t, config)
+	image := needImage(t)
 	c, err := runner.Start(context.Background(), config)
 	if err != nil {
 		t.Fatal(err)

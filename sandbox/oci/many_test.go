@@ -72,7 +72,7 @@ func TestJ10ManyJobs(t *testing.T) {
 		jobs = 1000
 	}
 	config := config(t, "test-many")
-	image := needImage(t, config)
+	image := needImage(t)
 	c := start(t, config)
 	spec := sandbox.Spec{Image: image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: small(t)}
 	for i := range len(endings) { // the first ones fill the pool and the runtime's caches

@@ -2,17 +2,15 @@ package oci_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
-	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/oci"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
@@ -24,6 +22,13 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == runner.Subcommand {
 		os.Exit(runner.Main(os.Args[2:], runner.Parts{Open: oci.Open}))
 	}
+	if len(os.Args) > 1 && os.Args[1] == oci.RootlessCommand {
+		os.Exit(oci.RootlessMain(os.Args[2:]))
+	}
+	if os.Getenv(rootlessEnv) != "" {
+		_ = json.NewEncoder(os.Stdout).Encode(oci.MeasureRootless(context.Background(), "/proc/self/exe"))
+		os.Exit(0)
+	}
 	if raw := os.Getenv(orphanEnv); raw != "" {
 		if err := orphanMain(raw); err != nil {
 			fmt.Fprintln(os.Stderr, "orphan:", err)
@@ -31,14 +36,9 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	status := m.Run()
-	if initDir != "" {
-		_ = os.RemoveAll(initDir)
-	}
+	sandboxtest.RemoveInit()
 	os.Exit(status)
 }
-
-// initDir is where the tests' veyra-init was built, once it was.
-var initDir string
 
 func TestContractOnRunc(t *testing.T)  { contractOn(t, "runc") }
 func TestContractOnRunsc(t *testing.T) { contractOn(t, "runsc") }
@@ -65,7 +65,7 @@ func startHost(t testing.TB, instance, runtime string) sandboxtest.Host {
 	}
 	return sandboxtest.Host{
 		Name: "oci/" + runtime, Class: classes[runtime],
-		Backend: c, Limits: policy.Limits, Image: pythonImage(t, config.Images),
+		Backend: c, Limits: policy.Limits, Image: sandboxtest.PythonImage(t),
 		Inside: func() []int { return children(t, c.Pid()) },
 		Left:   func() []string { return left(t, c.Pid(), instance) },
 	}
@@ -97,33 +97,9 @@ func configOf(t testing.TB, instance, runtime string) runner.Config {
 		t.Skip("not applicable: needs root")
 	}
 	return runner.Config{
-		Instance: instance, Policy: "strict", Disks: t.TempDir(), Images: imageStore(),
-		Runtime: program(t, runtime), Init: initProgram(t), Stderr: os.Stderr,
+		Instance: instance, Policy: "strict", Disks: t.TempDir(), Images: sandboxtest.ImageStore(),
+		Runtime: program(t, runtime), Init: sandboxtest.Init(t), Stderr: os.Stderr,
 	}
-}
-
-func imageStore() string {
-	cache := os.Getenv("VEYRA_CACHE_DIR")
-	if cache == "" {
-		cache = "/var/cache/veyra-sandboxd"
-	}
-	return filepath.Join(cache, "images")
-}
-
-// pythonImage returns "" when the store hasn't got the image.
-func pythonImage(t testing.TB, dir string) images.Digest {
-	if _, err := os.Stat(dir); err != nil {
-		return ""
-	}
-	store, err := images.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, err := store.Lookup("python")
-	if err != nil {
-		return ""
-	}
-	return image.Digest
 }
 
 // repository returns the directory of go.mod.
@@ -141,30 +117,6 @@ func program(t testing.TB, runtime string) string {
 	path, err := oci.FindRuntime(runtime, filepath.Join(repository(t), "executable"), os.Getenv("PATH"))
 	if err != nil {
 		t.Skipf("not applicable: %v", err)
-	}
-	return path
-}
-
-var builtInit = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "veyra-init-")
-	if err != nil {
-		return "", err
-	}
-	initDir = dir
-	path := filepath.Join(dir, "veyra-init")
-	cmd := exec.Command("go", "build", "-trimpath", "-o", path, "github.com/veyra-labs/veyra-sandboxd/cmd/veyra-init")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("building veyra-init: %w\n%s", err, out)
-	}
-	return path, nil
-})
-
-func initProgram(t testing.TB) string {
-	t.Helper()
-	path, err := builtInit()
-	if err != nil {
-		t.Fatal(err)
 	}
 	return path
 }

@@ -3,7 +3,6 @@ package oci
 import (
 	"context"
 
-
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"

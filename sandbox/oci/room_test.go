@@ -23,7 +23,7 @@ import (
 func TestHostDiskFullIsNoResult(t *testing.T) {
 	for _, runtime := range []string{"runc", "runsc"} {
 		config := configOf(t, "test-full-"+runtime, runtime)
-		image := needImage(t, config)
+		image := needImage(t)
 		config.Disks = smallHostDisk(t)
 		c := start(t, config)
 		job, err := c.OpenJob(context.Background(), sandbox.JobSpec{ID: "full", Limits: small(t)})

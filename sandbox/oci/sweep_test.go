@@ -18,7 +18,7 @@ import (
 
 func TestSweepSparesOtherInstances(t *testing.T) {
 	config := config(t, "test-one")
-	image := needImage(t, config)
+	image := needImage(t)
 	one := start(t, config)
 	_, box := sleeper(t, one, image)
 	before := left(t, one.Pid(), config.Instance)
@@ -43,7 +43,7 @@ func TestSweepSparesOtherInstances(t *testing.T) {
 // instance is never started again. One that is lives beside it.
 func TestJ02AnotherInstanceSweeps(t *testing.T) {
 	config := config(t, "test-dead")
-	image := needImage(t, config)
+	image := needImage(t)
 	living := config
 	living.Instance = "test-alive"
 	other := start(t, living)
@@ -83,7 +83,7 @@ func TestJ02StrayProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = sleeper(t, c, needImage(t, config))
+	_, _ = sleeper(t, c, needImage(t))
 	if err := unix.Kill(c.Pid(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
