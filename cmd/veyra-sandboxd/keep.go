@@ -11,8 +11,13 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
 )
 
-// keepEvery is how often a host is tidied between jobs.
-const keepEvery = 2 * time.Minute
+const (
+	// keepEvery is how often a host is tidied between jobs.
+	keepEvery = 2 * time.Minute
+	// trimEvery is how often all records are gone through; a disk without room
+	// does not wait for it.
+	trimEvery = 10 * time.Minute
+)
 
 // sweeping is what a keeper asks of the runner.
 type sweeping interface {
@@ -32,6 +37,7 @@ type keeper struct {
 	metrics *telemetry.Metrics
 	log     *slog.Logger
 	due     chan struct{} // has room for one
+	trimmed time.Time     // when records were gone through; watch owns it
 }
 
 func newKeeper(s *Settings, h *host, archive supervisor.Archive, metrics *telemetry.Metrics, log *slog.Logger) *keeper {
@@ -70,12 +76,19 @@ func (k *keeper) step(ctx context.Context, now time.Time) {
 	if k.images && k.short() > 0 {
 		k.reclaim(ctx)
 	}
+	if short := k.short(); short > 0 || now.Sub(k.trimmed) >= trimEvery {
+		k.trim(ctx, short, now)
+	}
+}
+
+func (k *keeper) trim(ctx context.Context, short int64, now time.Time) {
+	k.trimmed = now
 	keep := k.keep
-	keep.Short = k.short()
-	trimmed, err := k.archive.Trim(ctx, keep, now)
+	keep.Short = short
+	done, err := k.archive.Trim(ctx, keep, now)
 	k.tell(ctx, err, "removing records of jobs")
-	if trimmed.Runs > 0 {
-		k.log.Info("removed what ended runs left", "runs", trimmed.Runs, "bytes", trimmed.Bytes)
+	if done.Runs > 0 {
+		k.log.Info("removed what ended runs left", "runs", done.Runs, "bytes", done.Bytes)
 	}
 }
 

@@ -62,7 +62,7 @@ func TestKeeperLooksOnce(t *testing.T) {
 				t.Errorf("said %q, want %q", got, c.said)
 			}
 			for kind, n := range c.runner.left {
-				if got := counted(t, k.metrics, kind); got != float64(n) {
+				if got := value(t, k.metrics, "sandbox_swept_total", kind); got != float64(n) {
 					t.Errorf("sandbox_swept_total{kind=%q} is %v, want %d", kind, got, n)
 				}
 			}
@@ -85,24 +85,29 @@ func bareKeeper(t *testing.T, runner *broom, said *strings.Builder) *keeper {
 	}
 }
 
-// counted reads one series of sandbox_swept_total.
-func counted(t *testing.T, m *telemetry.Metrics, kind string) float64 {
-	t.Helper()
-	families, err := m.Registry().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, family := range families {
-		if family.GetName() != "veyra_sandboxd_sandbox_swept_total" {
-			continue
+// TestKeeperTrimsNowAndThen: records are many, so they are not gone through after
+// each job, but at once when the disk has no room.
+func TestKeeperTrimsNowAndThen(t *testing.T) {
+	var said strings.Builder
+	runner := &broom{}
+	k := bareKeeper(t, runner, &said)
+	start := time.Now()
+	for _, c := range []struct {
+		after, want time.Duration
+		short       int64
+	}{
+		{0, 0, 0},
+		{9 * time.Minute, 0, 0},
+		{9*time.Minute + time.Second, 9*time.Minute + time.Second, 1 << 30},
+		{10 * time.Minute, 9*time.Minute + time.Second, 0},
+		{20 * time.Minute, 20 * time.Minute, 0},
+	} {
+		runner.short = c.short
+		k.step(t.Context(), start.Add(c.after))
+		if got := k.trimmed.Sub(start); got != c.want {
+			t.Errorf("after %v records were last gone through at %v, want %v", c.after, got, c.want)
 		}
-		for _, series := range family.Metric {
-			if series.Label[0].GetValue() == kind {
-				return series.GetCounter().GetValue()
-			}
-		}
 	}
-	return -1
 }
 
 // TestKeeperIsAskedOnce: any number of jobs that end while it looks make it look
