@@ -27,10 +27,6 @@ const (
 	goneAfter = 2 * time.Minute
 	// askReserve of the lease is left for reporting that there was no token.
 	askReserve = 2 * time.Minute
-	// hiddenAtLeast and hiddenAtMost bound how long a token is taken out of texts,
-	// whatever end it claims; they last an hour.
-	hiddenAtLeast = 2 * time.Hour
-	hiddenAtMost  = 24 * time.Hour
 	// maxRepoToken bounds a token, in bytes.
 	maxRepoToken = 4096
 )
@@ -52,9 +48,6 @@ type credentials struct {
 	// access that was given, or "".
 	request func(ctx context.Context, from credentialer) controlplane.Answer[protocol.Credential]
 	judge   func(given protocol.Credential) string
-	// secret is told of each new token, before anybody else sees it, and until when
-	// it counts.
-	secret func(token string, until time.Time)
 
 	mu      sync.Mutex
 	token   protocol.RepoToken
@@ -99,7 +92,6 @@ func (s *Supervisor) credentials(r protocol.Repository, l *lease) *credentials {
 			}
 			return nil
 		},
-		secret: s.keepSecretUntil,
 	}
 }
 
@@ -179,30 +171,19 @@ func (c *credentials) once(ctx context.Context) (controlplane.Answer[protocol.Cr
 	return c.request(ctx, client), ctx.Err()
 }
 
-func hiddenUntil(expires time.Time) time.Time {
-	now := time.Now()
-	least, most := now.Add(hiddenAtLeast), now.Add(hiddenAtMost)
-	switch {
-	case expires.Before(least):
-		return least
-	case expires.After(most):
-		return most
-	}
-	return expires
-}
-
 // keep checks a credential against the task before its first use (attack case
 // D13).
 func (c *credentials) keep(given protocol.Credential) (protocol.RepoToken, error) {
-	expires, err := time.Parse(time.RFC3339, given.ExpiresAt)
-	token, local := string(given.Token), c.clock.local(expires)
-	c.secret(token, hiddenUntil(local))
+	token := string(given.Token)
+	c.lease.hideToEnd(token)
 	if why := c.judge(given); why != "" {
 		return "", refusedCredential(why)
 	}
+	expires, err := time.Parse(time.RFC3339, given.ExpiresAt)
 	if err != nil {
 		return "", refusedCredential("its end can't be read")
 	}
+	local := c.clock.local(expires)
 	switch {
 	case !strings.EqualFold(given.Repository, c.repository):
 		return "", refusedCredential("it is for another repository")

@@ -44,15 +44,23 @@ func (s *Supervisor) newLease(key runKey, token protocol.LeaseToken, end time.Ti
 	l := &lease{key: key, hide: s.keepSecret, show: s.parts.Secrets.Remove}
 	l.ctx, l.lose = context.WithCancelCause(s.hard)
 	l.renew(token, end)
-	context.AfterFunc(l.ctx, func() {
-		time.AfterFunc(max(l.left(), 0)+hiddenAfter, func() { l.show(string(l.newest())) })
-	})
+	l.afterEnd(func() { l.show(string(l.newest())) })
 	return l
 }
 
-// hiddenAfter the end of a lease its last token is still taken out of texts; it
-// counts for two minutes.
+// hiddenAfter the end of a run its tokens are still taken out of texts. Then
+// nobody has them any more: a host works for years, and each job brings some.
 const hiddenAfter = 10 * time.Minute
+
+func (l *lease) afterEnd(do func()) {
+	context.AfterFunc(l.ctx, func() { time.AfterFunc(hiddenAfter, do) })
+}
+
+// hideToEnd takes a token that came for this run out of texts.
+func (l *lease) hideToEnd(token string) {
+	l.hide(token)
+	l.afterEnd(func() { l.show(token) })
+}
 
 // renew takes what a beat brought.
 func (l *lease) renew(token protocol.LeaseToken, end time.Time) {

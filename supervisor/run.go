@@ -127,13 +127,6 @@ func (s *Supervisor) keepSecret(secret string) {
 	_ = s.parts.Secrets.Add(secret)
 }
 
-// keepSecretUntil hides a token for as long as it is worth anything: a host works
-// for years, and each job brings some.
-func (s *Supervisor) keepSecretUntil(secret string, until time.Time) {
-	s.keepSecret(secret)
-	time.AfterFunc(time.Until(until), func() { s.parts.Secrets.Remove(secret) })
-}
-
 // executeQualification works on a qualification and seals what came out.
 func (s *Supervisor) executeQualification(ctx context.Context, r *run, q protocol.Qualification) {
 	outcome := s.qualify(ctx, r, q)
