@@ -86,6 +86,10 @@ func process(p plan) *specs.Process {
 		Rlimits: []specs.POSIXRlimit{
 			rlimit("RLIMIT_NOFILE", unix.RLIMIT_NOFILE, uint64(p.limits.OpenFiles)),
 			rlimit("RLIMIT_CORE", unix.RLIMIT_CORE, uint64(p.limits.CoreBytes)),
+			// As with inotify (boundedNamespace), what these count is the host
+			// root's as well.
+			rlimit("RLIMIT_MSGQUEUE", unix.RLIMIT_MSGQUEUE, hard(unix.RLIMIT_MSGQUEUE)/4),
+			rlimit("RLIMIT_SIGPENDING", unix.RLIMIT_SIGPENDING, hard(unix.RLIMIT_SIGPENDING)/share),
 		},
 	}
 	if p.guest {
@@ -106,13 +110,19 @@ func ownScore() int {
 	return int(n)
 }
 
+// hard is a limit of our own.
+func hard(which int) uint64 {
+	var have unix.Rlimit
+	if err := unix.Getrlimit(which, &have); err != nil {
+		return 0
+	}
+	return have.Max
+}
+
 // rlimit clamps to the hard limit that we hold ourselves: without
 // CAP_SYS_RESOURCE more is refused, and the start with it.
 func rlimit(name string, which int, want uint64) specs.POSIXRlimit {
-	var have unix.Rlimit
-	if err := unix.Getrlimit(which, &have); err == nil && have.Max < want {
-		want = have.Max
-	}
+	want = min(want, hard(which))
 	return specs.POSIXRlimit{Type: name, Soft: want, Hard: want}
 }
 

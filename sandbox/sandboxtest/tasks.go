@@ -142,6 +142,7 @@ var objects = map[string]string{
 	"eventfd":     `while True: keep.append(os.eventfd(0)) if hasattr(os, "eventfd") else keep.append(check(c.eventfd(0, 0))); n += 1`,
 	"timerfd":     `while True: keep.append(check(c.timerfd_create(1, 0))); n += 1`,
 	"inotify":     `while True: keep.append(check(c.inotify_init1(0))); n += 1`,
+	"timers":      `while True: check(c.timer_create(1, None, ctypes.byref(ctypes.c_void_p()))); n += 1`,
 	"memfd":       `while True: keep.append(os.memfd_create("x")); n += 1`,
 	"pipes":       `while True: keep.append(os.pipe()); n += 1`,
 	"sockets":     `import socket` + "\n" + `while True: keep.append(socket.socketpair()); n += 1`,
@@ -209,22 +210,29 @@ func hostFiles(t testing.TB) int {
 	return n
 }
 
-// objectsOfTwoJobs: what is counted by user is counted for each job alone,
-// since no two have the same ids.
+// objectsOfTwoJobs: what is counted by user is counted for each job alone, since
+// no two have the same ids; and what is counted for the user above them, who owns
+// their namespaces, is bounded for each.
 func objectsOfTwoJobs(t *testing.T, h Host) {
 	if h.Class != Kernel || h.OneRange {
 		return // the guest's own objects; or all jobs are one user, which is told
 	}
-	greedy, other := h.One(t), h.One(t)
-	hold := greedy.background(sandbox.Command{Argv: []string{"python3", "-c", objectsHead + objects["inotify"] + `
+	for name, once := range map[string]string{
+		"inotify": "check(c.inotify_init1(0))",
+		"mqueue":  `check(c.mq_open(b"/other", os.O_CREAT | os.O_RDWR, 0o600, None))`,
+		"timers":  "check(c.timer_create(1, None, ctypes.byref(ctypes.c_void_p())))",
+	} {
+		greedy, other := h.One(t), h.One(t)
+		hold := greedy.background(sandbox.Command{Argv: []string{"python3", "-c", objectsHead + objects[name] + `
 except OSError as e: print("up", flush=True)
 import time; time.sleep(60)`}, Timeout: 3 * time.Second})
-	if out := other.Python(objectsHead + `check(c.inotify_init1(0)); print("ok")
+		if out := other.Python(objectsHead + once + `; print("ok")
 except OSError as e: print("refused", e)`); out != "ok\n" {
-		t.Errorf("another job's inotify: %s", out)
-	}
-	if exit, err := hold(); err != nil || exit.Ended != sandbox.LimitTimeout {
-		t.Errorf("the greedy job: %+v, %v", exit, err)
+			t.Errorf("%s of another job: %s", name, out)
+		}
+		if exit, err := hold(); err != nil || exit.Ended != sandbox.LimitTimeout {
+			t.Errorf("the greedy job, %s: %+v, %v", name, exit, err)
+		}
 	}
 }
 
