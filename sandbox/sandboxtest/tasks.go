@@ -2,6 +2,7 @@ package sandboxtest
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -223,14 +224,16 @@ func objectsOfTwoJobs(t *testing.T, h Host) {
 		"timers":  "check(c.timer_create(1, None, ctypes.byref(ctypes.c_void_p())))",
 	} {
 		greedy, other := h.One(t), h.One(t)
+		held, release := io.Pipe()
 		hold := greedy.background(sandbox.Command{Argv: []string{"python3", "-c", objectsHead + objects[name] + `
 except OSError as e: print("up", flush=True)
-import time; time.sleep(60)`}, Timeout: 3 * time.Second})
+import sys; sys.stdin.read()`}, Stdin: held, Timeout: bounded})
 		if out := other.Python(objectsHead + once + `; print("ok")
 except OSError as e: print("refused", e)`); out != "ok\n" {
 			t.Errorf("%s of another job: %s", name, out)
 		}
-		if exit, err := hold(); err != nil || exit.Ended != sandbox.LimitTimeout {
+		_ = release.Close()
+		if exit, err := hold(); err != nil || exit.Code != 0 {
 			t.Errorf("the greedy job, %s: %+v, %v", name, exit, err)
 		}
 	}
