@@ -11,7 +11,7 @@ as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 # Command or file that shows the package is there : package.
 wanted=(
   mmdebstrap:mmdebstrap git:git python3:python3 mkfs.ext4:e2fsprogs losetup:util-linux
-  pkg-config:pkg-config gcc:gcc crun:crun
+  pkg-config:pkg-config gcc:gcc crun:crun newuidmap:uidmap setpriv:util-linux
   /usr/include/seccomp.h:libseccomp-dev
   /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 )

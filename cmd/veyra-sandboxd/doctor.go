@@ -93,6 +93,9 @@ func doctor(ctx context.Context, o *options, attacked bool) error {
 // probe really starts a sandbox under the policy, in an instance of its own, and
 // may attack more of them.
 func (d *diagnosis) probe(ctx context.Context, s *Settings, attacked bool) error {
+	if os.Geteuid() != 0 {
+		return d.rootless(ctx)
+	}
 	disks := filepath.Join(s.CacheDir, "disks")
 	if err := os.MkdirAll(disks, 0o700); err != nil {
 		return err
@@ -137,7 +140,11 @@ func unenforced(report sandbox.Report) error {
 }
 
 func (d diagnosis) print() {
-	fmt.Printf("policy %s, backend %s, runtime %s %s (%s)\n", d.Policy, d.Backend.Backend, d.Backend.Runtime, d.Backend.Version, d.Backend.Path)
+	with := "no sandbox was started"
+	if d.Backend.Runtime != "" {
+		with = fmt.Sprintf("runtime %s %s (%s)", d.Backend.Runtime, d.Backend.Version, d.Backend.Path)
+	}
+	fmt.Printf("policy %s, backend %s, %s\n", d.Policy, d.Backend.Backend, with)
 	if d.Why != "" {
 		fmt.Println("this runtime: " + d.Why)
 	}

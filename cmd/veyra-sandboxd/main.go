@@ -19,6 +19,7 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/internal/confine"
 	"github.com/veyra-labs/veyra-sandboxd/journal"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/oci"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
 	"github.com/veyra-labs/veyra-sandboxd/signer"
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
@@ -45,6 +46,8 @@ func main() {
 			os.Exit(signer.Main(os.Args[2:]))
 		case runner.Subcommand:
 			os.Exit(runner.Main(os.Args[2:], runner.Parts{Open: openDriver, Embedded: embedded}))
+		case oci.RootlessCommand:
+			os.Exit(oci.RootlessMain(os.Args[2:]))
 		case images.UnpackCommand:
 			os.Exit(images.UnpackMain(os.Args[2:]))
 		}

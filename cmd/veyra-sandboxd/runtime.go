@@ -171,3 +171,20 @@ func tellPassedOver(log *slog.Logger, over []passedOver) {
 		log.Log(context.Background(), level, "a stronger OCI runtime was passed over", "runtime", p.Name, "why", p.Why)
 	}
 }
+
+// rootless measures what sandboxes of an ordinary user could be held by here.
+// None is started: what the policies want cannot be read back without root.
+func (d *diagnosis) rootless(ctx context.Context) error {
+	own, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("finding this program: %w", err)
+	}
+	d.Backend = sandbox.Report{Backend: "oci", Controls: oci.MeasureRootless(ctx, own)}
+	var lacking []string
+	for _, c := range d.Backend.Controls {
+		if !c.Enforced {
+			lacking = append(lacking, c.Name)
+		}
+	}
+	return fmt.Errorf("sandboxes are started by root only, run it as root or with sudo: for an ordinary user this host lacks %s", strings.Join(lacking, ", "))
+}

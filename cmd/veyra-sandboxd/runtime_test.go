@@ -3,8 +3,10 @@ package main_test
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -127,5 +129,40 @@ func TestSandboxRunOnEachRuntime(t *testing.T) {
 		if guest := got.out != host; guest != c.guest {
 			t.Errorf("on %s the kernel is %q, the host's is %q", c.runtime, got.out, host)
 		}
+	}
+}
+
+// TestDoctorOfAnOrdinaryUser starts nothing, and says by what such a user's
+// sandboxes could be held.
+func TestDoctorOfAnOrdinaryUser(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("not applicable: needs root, to become an ordinary user")
+	}
+	dir := t.TempDir()
+	program := filepath.Join(dir, "veyra-sandboxd")
+	writeFile(t, program, readFile(t, house.daemon), 0o755)
+	for _, at := range []string{dir, filepath.Dir(dir)} {
+		if err := os.Chmod(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), program, "doctor", "--json", "--state-dir", "/nonexistent/state")
+	cmd.Env, cmd.Dir = environ(), "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 64_998, Gid: 64_998}}
+	out, _ := cmd.Output()
+	if code := cmd.ProcessState.ExitCode(); code != 4 {
+		t.Fatalf("exit status %d: %s", code, out)
+	}
+	var d diagnosed
+	if err := json.Unmarshal(out, &d); err != nil {
+		t.Fatal(err)
+	}
+	missing := map[string]bool{}
+	for _, c := range d.Backend.Controls {
+		missing[c.Name] = !c.Enforced && c.Fix != ""
+	}
+	if d.Enforceable || !missing["subordinate_ids"] || !missing["disk"] || !strings.Contains(d.Missing, "started by root only") {
+		t.Errorf("doctor says %s", out)
 	}
 }

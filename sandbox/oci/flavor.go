@@ -89,15 +89,13 @@ func narrowCgroups() error {
 	if err != nil {
 		return fmt.Errorf("reading cgroup mounts: %w", err)
 	}
-	if !slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.FSType == "cgroup" }) {
-		return nil // version 2 is all there is
-	}
+	both := slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.FSType == "cgroup" })
 	groups, err := linux.FindCgroups()
 	if err != nil {
 		return err
 	}
 	for _, m := range mounts {
-		if m.FSType == "cgroup2" {
+		if m.FSType == "cgroup2" && both {
 			err = unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		} else if own := groups.Below(m.Mountpoint); own != "" {
 			err = unix.Mount(own, m.Mountpoint, "", unix.MS_BIND, "")
