@@ -169,3 +169,21 @@ class T(unittest.TestCase):
 		t.Errorf("code %v, evidence %.300q", e[protocol.KeyTestReturnCode], sealed)
 	}
 }
+
+// TestB10ReadLimitIsNamed: more than may be read ends the command by that name,
+// never as failing tests, and what was read of it is told.
+func TestB10ReadLimitIsNamed(t *testing.T) {
+	endless := "import os, unittest\n\n\nclass T(unittest.TestCase):\n    def test(self):\n" +
+		"        os.write(1, b'IT BEGINS\\n')\n        while True: os.write(1, b'x' * 4096)\n"
+	w := newWorld(t, with(map[string]githosttest.File{"tests/test_endless.py": githosttest.Text(endless)}), steps(fix()))
+	w.config.Policy.Limits.OutputReadBytes, w.config.Policy.Limits.OutputKeepBytes = 4<<20, 1<<20
+	w.run.Job.Repairs = 0
+	e := w.fail(protocol.CodeSandboxOutput)
+	output, _ := e[protocol.KeyTestOutput].(string)
+	if !strings.Contains(output, "IT BEGINS") || !strings.Contains(output, "left out") || !slices.Contains(e[protocol.KeyLimitsHit].([]string), "output") {
+		t.Errorf("limits %v, output %.300q", e[protocol.KeyLimitsHit], output)
+	}
+	if w.pushed() {
+		t.Error("something was pushed")
+	}
+}
