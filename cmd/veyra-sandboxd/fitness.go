@@ -21,6 +21,7 @@ const fitnessEvery = 5 * time.Second
 // running daemon.
 type fitness struct {
 	policy, version string
+	what            string // "OCI runtime" or "Docker Engine"
 	// dir was opened with power; the supervisor may not be able to reach it by
 	// name. -1: nothing to look at.
 	dir  int
@@ -39,7 +40,10 @@ type runtimeFile struct {
 
 // newFitness begins with what a probe has just proved.
 func newFitness(policy string, report sandbox.Report) (*fitness, error) {
-	f := &fitness{policy: policy, version: report.Version, dir: -1}
+	f := &fitness{policy: policy, version: report.Version, what: "OCI runtime", dir: -1}
+	if report.Backend == dockerBackend {
+		f.what = "Docker Engine" // its path is the socket, which each start of it makes anew
+	}
 	path, err := filepath.EvalSymlinks(report.Path)
 	if err != nil {
 		return nil, fmt.Errorf("resolving the OCI runtime: %w", err)
@@ -104,14 +108,14 @@ func (f *fitness) step(ctx context.Context, backend sandbox.Backend, log *slog.L
 	sentence := ""
 	switch {
 	case err != nil: // tried again with the next step
-		sentence = fmt.Sprintf("The policy %s can't be enforced any more: the OCI runtime was changed and its probe failed (see `veyra-sandboxd doctor`).", f.policy)
+		sentence = fmt.Sprintf("The policy %s can't be enforced any more: the %s was changed and its probe failed (see `veyra-sandboxd doctor`).", f.policy, f.what)
 	case report.Version != f.version: // evidence would name the old one
 		f.seen = now
-		sentence = fmt.Sprintf("The OCI runtime was changed from version %s to %s: restart the daemon.", f.version, report.Version)
+		sentence = fmt.Sprintf("The %s was changed from version %s to %s: restart the daemon.", f.what, f.version, report.Version)
 	default:
 		f.seen = now
 	}
 	if old := f.said.Swap(&sentence); old == nil || *old != sentence {
-		log.Warn("the OCI runtime's file was changed and probed", "version", report.Version, "error", err, "sentence", sentence)
+		log.Warn("the "+f.what+" was changed and probed", "version", report.Version, "error", err, "sentence", sentence)
 	}
 }
