@@ -167,7 +167,7 @@ func errnoError(errno syscall.Errno) error {
 	return errno
 }
 
-func TestConfinementHolds(t *testing.T) {
+func TestA17ConfinementHolds(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
 	for _, name := range []string{"canary", "layout/blob", "target/f", "target/f2"} {
