@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -61,9 +62,21 @@ func boundedNamespace(first uint32, base string) (*namespace, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The copy of init may be a moment old: a process that was forked while it
+	// was written has it open for writing until it executes its own program.
+	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(time.Millisecond) {
+		n, err := startBound(first, filepath.Join(base, sandbox.InitPath), args)
+		if !errors.Is(err, unix.ETXTBSY) || time.Now().After(deadline) {
+			return n, err
+		}
+	}
+}
+
+// startBound returns once the limits are written.
+func startBound(first uint32, init string, args []string) (*namespace, error) {
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(first), Size: rangeSize}}
 	cmd := &exec.Cmd{
-		Path: filepath.Join(base, sandbox.InitPath), Args: args, Env: []string{}, Dir: "/",
+		Path: init, Args: args, Env: []string{}, Dir: "/",
 		SysProcAttr: &syscall.SysProcAttr{
 			Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, GidMappingsEnableSetgroups: true,
 			Credential: &syscall.Credential{NoSetGroups: true}, // 0, as mapped
