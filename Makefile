@@ -28,9 +28,9 @@ build: setup
 	@go build -ldflags "$(LDFLAGS)" -o bin/veyra-sandboxd ./cmd/veyra-sandboxd
 	@go build -ldflags "$(LDFLAGS)" -o bin/veyra-devplane ./cmd/veyra-devplane
 
-# The default image is built once a host and kept in the shared store.
+# The default image is built once a host and a recipe, and kept in the shared store.
 image: build
-	@$(AS_ROOT) bin/veyra-sandboxd image list --json | grep -q '"name": *"python"' || $(AS_ROOT) bin/veyra-sandboxd image build python
+	@$(AS_ROOT) bin/veyra-sandboxd image build --missing python >/dev/null
 
 # Docker Engines that tests and the benchmark start: unpacked and built once.
 engines: build

@@ -20,20 +20,28 @@ func (s *Store) Build(ctx context.Context, name string, report func(string)) (Im
 	return s.build(ctx, name, report, false)
 }
 
-// Ensure is Build for those that only want the image to be there: when it is,
-// or when another process has just built it, nothing is built.
+// Ensure is Build for those that only want the image to be there: when the
+// newest was made by this program's recipe, or when another process has just
+// built it, nothing is built.
 func (s *Store) Ensure(ctx context.Context, name string, report func(string)) (Image, error) {
-	if image, err := s.present(name); err == nil {
+	recipe, err := findRecipe(name)
+	if err != nil {
+		return Image{}, err
+	}
+	if image, err := s.present(recipe); err == nil {
 		return image, nil
 	}
 	return s.build(ctx, name, report, true)
 }
 
 // present is Lookup and a look at the files.
-func (s *Store) present(name string) (Image, error) {
-	image, err := s.Lookup(name)
+func (s *Store) present(recipe recipe) (Image, error) {
+	image, err := s.Lookup(recipe.name)
 	if err != nil {
 		return Image{}, err
+	}
+	if image.Recipe != recipe.digest() {
+		return Image{}, fmt.Errorf("looking up image %q of this recipe: %w", recipe.name, ErrMissing)
 	}
 	if _, err := s.Root(image.Digest); err != nil {
 		return Image{}, err
@@ -54,7 +62,7 @@ func (s *Store) build(ctx context.Context, name string, report func(string), reu
 		return Image{}, err
 	}
 	defer lock.Unlock()
-	if image, err := s.present(name); reuse && err == nil {
+	if image, err := s.present(recipe); reuse && err == nil {
 		return image, nil
 	}
 	work, err := s.workDir(name)
@@ -88,7 +96,7 @@ func (s *Store) buildIn(ctx context.Context, work string, recipe recipe, report 
 	}
 	image := Image{
 		Name: recipe.name, Toolchain: recipe.toolchain, Digest: digest,
-		Suite: facts.codename, Created: time.Now().UTC().Truncate(time.Second), Tools: facts.tools,
+		Suite: facts.codename, Created: time.Now().UTC().Truncate(time.Second), Tools: facts.tools, Recipe: recipe.digest(),
 	}
 	image, err = s.add(ctx, made, image, report)
 	if err != nil {

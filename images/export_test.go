@@ -35,6 +35,29 @@ func (s *Store) ImportReporting(ctx context.Context, layout, name string, digest
 	return s.add(ctx, made, Image{Name: name, Digest: digest}, report)
 }
 
+// Present tells whether Ensure would leave the store as it is.
+func (s *Store) Present(name string) bool {
+	recipe, err := findRecipe(name)
+	if err != nil {
+		return false
+	}
+	_, err = s.present(recipe)
+	return err == nil
+}
+
+// Record puts an image into the index as it is.
+func (s *Store) Record(image Image) error { return s.record(image) }
+
+// RecordOfRecipe records that today's recipe of its name made the image.
+func (s *Store) RecordOfRecipe(image Image) error {
+	recipe, err := findRecipe(image.Name)
+	if err != nil {
+		return err
+	}
+	image.Recipe = recipe.digest()
+	return s.record(image)
+}
+
 // SetLimits makes small images hit them.
 func (s *Store) SetLimits(limits Limits) { s.limits = limits }
 

@@ -50,6 +50,9 @@ type Image struct {
 	Created time.Time `json:"created"`
 	// Bytes is the room that the image takes on disk, layout and root together.
 	Bytes int64 `json:"bytes"`
+	// Recipe is the hash of the recipe that this host built it by; empty in the
+	// records of programs that did not write it down.
+	Recipe string `json:"recipe,omitempty"`
 	// Tools maps the packages that the recipe names to their versions.
 	Tools map[string]string `json:"tools"`
 }

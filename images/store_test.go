@@ -77,6 +77,25 @@ func TestLookupFindsByNameAndDigest(t *testing.T) {
 	}
 }
 
+func TestImageOfAnOlderRecipeIsNotTheOneWanted(t *testing.T) {
+	needRoot(t)
+	store := openOnly(t)
+	image, _ := importInto(t, store, newLayout(t).layer(base()))
+	image.Name = "python"
+	if err := store.Record(image); err != nil {
+		t.Fatal(err)
+	}
+	if store.Present("python") {
+		t.Error("an image without a recipe's hash passes for one of today's recipe")
+	}
+	if err := store.RecordOfRecipe(image); err != nil {
+		t.Fatal(err)
+	}
+	if !store.Present("python") {
+		t.Error("an image of today's recipe would be built again")
+	}
+}
+
 func TestImageIsClosedToOtherUsersOfTheHost(t *testing.T) {
 	needRoot(t)
 	store := openOnly(t)

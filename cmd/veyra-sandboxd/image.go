@@ -22,15 +22,22 @@ func imageCommand(o *options) *cobra.Command {
 			Use: "list", Short: "List the images of this host", Args: noArguments,
 			RunE: func(*cobra.Command, []string) error { return listImages(o) },
 		},
-		&cobra.Command{
-			Use: "build NAME", Short: "Build an image: " + strings.Join(images.Recipes(), ", "), Args: exactArguments(1),
-			RunE: func(cmd *cobra.Command, args []string) error { return buildImage(cmd, o, args[0]) },
-		},
+		imageBuildCommand(o),
 		&cobra.Command{
 			Use: "gc", Short: "Remove all but the newest image of each name", Args: noArguments,
 			RunE: func(cmd *cobra.Command, _ []string) error { return collectImages(cmd, o) },
 		},
 	)
+	return cmd
+}
+
+func imageBuildCommand(o *options) *cobra.Command {
+	missing := false
+	cmd := &cobra.Command{
+		Use: "build NAME", Short: "Build an image: " + strings.Join(images.Recipes(), ", "), Args: exactArguments(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return buildImage(cmd, o, args[0], missing) },
+	}
+	cmd.Flags().BoolVar(&missing, "missing", false, "only when there is none yet, or an older recipe made it")
 	return cmd
 }
 
@@ -63,13 +70,16 @@ func listImages(o *options) error {
 	return nil
 }
 
-func buildImage(cmd *cobra.Command, o *options, name string) error {
+func buildImage(cmd *cobra.Command, o *options, name string, missing bool) error {
 	store, err := openStore(o)
 	if err != nil {
 		return err
 	}
-	started := time.Now()
-	image, err := store.Build(cmd.Context(), name, func(line string) {
+	started, build := time.Now(), store.Build
+	if missing {
+		build = store.Ensure
+	}
+	image, err := build(cmd.Context(), name, func(line string) {
 		fmt.Fprintf(os.Stderr, "%5.1f s  %s\n", time.Since(started).Seconds(), line)
 	})
 	if err != nil {
