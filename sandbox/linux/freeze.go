@@ -25,10 +25,27 @@ func openBeneath(dir int, name string, flags uint64) (int, error) {
 	return unix.Openat2(dir, name, &unix.OpenHow{Flags: flags | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: beneath})
 }
 
+// spare holds directories that are given up before a layer is made: a job that
+// has filled its disk to the last file must not keep us from making our few.
+const (
+	spare     = "spare"
+	spareDirs = 32
+)
+
+func makeSpare(tree *Tree) {
+	tree.Dir(spare, 0o700, 0)
+	for i := range spareDirs {
+		tree.Dir(filepath.Join(spare, strconv.Itoa(i)), 0o700, 0)
+	}
+}
+
 // MoveParts gives each part a directory of its own beside the upper directory
 // of the same disk and renames the part's directories into it: as a lower
 // layer a whole upper would show home and /tmp as well. It returns their paths.
 func MoveParts(disk string, first uint32, parts []sandbox.Part) ([]string, error) {
+	if err := os.RemoveAll(filepath.Join(disk, spare)); err != nil {
+		return nil, fmt.Errorf("giving up the spare directories: %w", err)
+	}
 	paths := make([]string, 0, len(parts))
 	for i, part := range parts {
 		name := "l" + strconv.Itoa(i)

@@ -104,5 +104,7 @@ func PrepareUpper(disk string, first uint32) error {
 	tree.Dir("home", 0o755, 0)
 	tree.Dir("var", 0o755, 0)
 	MakePlaces(&tree)
+	tree.Root = disk
+	makeSpare(&tree)
 	return tree.Err
 }

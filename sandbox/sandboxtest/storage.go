@@ -18,6 +18,7 @@ func storageCases() map[string]func(*testing.T, Host) {
 	return map[string]func(*testing.T, Host){
 		"B04InodesOfEveryPlace":  inodesOfEveryPlace,
 		"B04AnotherJobWritesOn":  anotherJobWrites,
+		"B04FullDiskIsFrozen":    fullFrozen,
 		"B05ManyNamesOfEachKind": manyNames,
 		"B07HolesAreNotRead":     holes,
 		"B08DeepTreeIsRemoved":   deepRemoved,
@@ -74,6 +75,31 @@ func anotherJobWrites(t *testing.T, h Host) {
 	exit, out := other.Sh("dd if=/dev/zero of=big bs=1M count=30 conv=fsync 2>&1")
 	if exit.Code != 0 || len(exit.Limits) != 0 {
 		t.Errorf("another job's disk: %+v %s", exit, out)
+	}
+}
+
+// fullFrozen: what a job wrote up to the last byte or file can still become
+// layers.
+func fullFrozen(t *testing.T, h Host) {
+	h.needImage(t)
+	l := h.Small()
+	l.DiskBytes, l.Inodes = 64<<20, 4096
+	job := h.Job(t, l)
+	for what, fill := range map[string]string{
+		"bytes": `f = open("fill", "wb", 0)
+    while True: f.write(bytes(4096))`,
+		"files": `n = 0
+    while True: os.close(os.open("f%d" % n, os.O_CREAT)); n += 1`,
+	} {
+		b := h.Create(t, job, l)
+		b.Must("mkdir -p ~/.cache/tool/deep/er && echo kept > ~/.cache/tool/deep/er/file && echo mark > mark")
+		if out := b.Python("import os\ntry:\n    " + fill + "\nexcept OSError as e: print(e.errno)"); out != "28\n" {
+			t.Errorf("%s without end: %q", what, out)
+		}
+		layers := b.FreezePaths(sandbox.Workspace, "/home/veyra/.cache/tool/deep")
+		if out := h.Create(t, job, l, layers...).Must("cat mark ~/.cache/tool/deep/er/file"); out != "mark\nkept\n" {
+			t.Errorf("the next sandbox sees %q of a disk without %s", out, what)
+		}
 	}
 }
 
