@@ -197,8 +197,17 @@ func (b *box) find(ctx context.Context) error {
 			return err
 		}
 	}
+	b.limitIO()
 	go b.watch(b.first, b.pump)
 	return nil
+}
+
+// limitIO is no part of any policy: where the host can't, the log says so once.
+func (b *box) limitIO() {
+	d := b.job.driver
+	if _, err := b.first.group.LimitIO(b.disk); err != nil {
+		d.rateless.Do(func() { d.config.Log.Warn("sandboxes may use the disk as fast as they can", "error", err) })
+	}
 }
 
 // Pipes hands over our ends once.

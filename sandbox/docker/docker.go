@@ -54,6 +54,8 @@ type Driver struct {
 	pool   *linux.Pool
 	traces linux.Traces
 
+	rateless sync.Once // that disks have no limit of their rate is told once
+
 	importing sync.Mutex // held while an image is imported, guards images
 	images    map[images.Digest]string
 

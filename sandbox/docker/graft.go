@@ -80,6 +80,7 @@ func inSpace(space *os.File, f func() error) error {
 			if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNS); err != nil {
 				return fmt.Errorf("entering the engine's mount namespace: %w", err)
 			}
+			unix.Umask(0o022) // this thread's alone since it left the shared root
 			return f()
 		}()
 	}()

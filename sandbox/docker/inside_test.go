@@ -282,6 +282,21 @@ func TestA06ContainerProperties(t *testing.T) {
 	})
 }
 
+func TestDemux(t *testing.T) {
+	piece := func(kind byte, text string) string {
+		return string([]byte{kind, 0, 0, 0, 0, 0, byte(len(text) >> 8), byte(len(text))}) + text
+	}
+	long := strings.Repeat("o", 60_000)
+	var out, noise strings.Builder
+	err := demux(&out, &noise, strings.NewReader(piece(1, "a")+piece(2, "e")+piece(1, long)+piece(1, "")+piece(3, "x")))
+	if !errors.Is(err, io.EOF) || out.String() != "a"+long || noise.String() != "ex" {
+		t.Errorf("%d bytes, %q, %v", out.Len(), noise.String(), err)
+	}
+	if err := demux(io.Discard, io.Discard, strings.NewReader("\x00\x00\x00\x00\x00\x00\x00\x01x")); !errors.Is(err, errHeader) {
+		t.Errorf("a piece of standard input: %v", err)
+	}
+}
+
 // TestHostileStreamIsDrained: whatever the engine sends, it is read to its end.
 func TestHostileStreamIsDrained(t *testing.T) {
 	for name, text := range map[string]string{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -61,25 +62,44 @@ func (p *process) limitCores(bytes uint64) error {
 // remove the control group some milliseconds later.
 func (p *process) follow() {
 	defer close(p.ended)
-	conn, err := p.file.SyscallConn()
-	if err == nil {
-		err = conn.Read(func(fd uintptr) bool {
-			ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			n, _ := unix.Poll(ready, 0)
-			return n > 0
-		})
-	}
-	counters, readErr := p.group.Counters()
+	p.await()
+	counters, err := p.group.Counters()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lost = errors.Join(err, readErr)
-	if readErr == nil {
+	p.lost = err
+	if err == nil {
 		p.last = counters
 	}
 }
 
-// counters reads the kernel's numbers; after the end, the last ones. An error is
-// for the end only: then nobody knows whether they rose in between.
+// await returns when the process is dead. Where the Go runtime can't wait for a
+// pidfd, this goroutine's thread does.
+func (p *process) await() {
+	conn, err := p.file.SyscallConn()
+	if err != nil {
+		return // closed, which is after the end only
+	}
+	if conn.Read(func(fd uintptr) bool { return isDead(fd, 0) }) == nil {
+		return
+	}
+	for dead := false; !dead; {
+		if conn.Control(func(fd uintptr) { dead = isDead(fd, 1000) }) != nil {
+			return
+		}
+	}
+}
+
+// isDead waits for some milliseconds at most.
+func isDead(pidfd uintptr, patience int) bool {
+	n, _ := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, patience)
+	return n > 0
+}
+
+// patienceForEnd is how long a process may outlive its control group's files.
+const patienceForEnd = 2 * time.Second
+
+// counters reads the kernel's numbers; after the end, the last ones. An error
+// means that nobody knows whether they rose in between.
 func (p *process) counters() (sandbox.Counters, error) {
 	select {
 	case <-p.ended:
@@ -88,8 +108,12 @@ func (p *process) counters() (sandbox.Counters, error) {
 	}
 	c, err := p.group.Counters()
 	if err != nil {
-		<-p.ended // the group went because the process did
-		return p.final()
+		select {
+		case <-p.ended: // the group went because the process did
+			return p.final()
+		case <-time.After(patienceForEnd):
+			return c, err
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

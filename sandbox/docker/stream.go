@@ -1,11 +1,12 @@
 package docker
 
 import (
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"time"
-
-	"github.com/docker/docker/pkg/stdcopy"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
@@ -54,9 +55,38 @@ func (p *pump) in() {
 func (p *pump) out() {
 	defer close(p.ended)
 	defer p.stdout.Close()
-	_, _ = stdcopy.StdCopy(spill{p.stdout}, p.noise, p.stream)
+	_ = demux(spill{p.stdout}, p.noise, p.stream)
 	// Whatever broke the headers: the engine must get rid of the rest.
 	_, _ = io.Copy(io.Discard, p.stream)
+}
+
+// errHeader is in the chain when the engine sends something else than a stream.
+var errHeader = errors.New("no header of a stream")
+
+// demux splits what an engine sends for a container without a terminal: before
+// each piece a byte for the stream (1 and 2; 3 is the engine's own word), three
+// zeros and the piece's length in four. The client's module holds a whole piece in
+// memory, up to 4 GiB; here it is passed on as it comes.
+func demux(stdout, stderr io.Writer, from io.Reader) error {
+	buf := make([]byte, 32<<10)
+	for {
+		head := buf[:8]
+		if _, err := io.ReadFull(from, head); err != nil {
+			return err // io.EOF between two pieces
+		}
+		to := stderr
+		switch head[0] {
+		case 1:
+			to = stdout
+		case 2, 3:
+		default:
+			return fmt.Errorf("kind %d: %w", head[0], errHeader)
+		}
+		piece := io.LimitReader(from, int64(binary.BigEndian.Uint32(head[4:])))
+		if _, err := io.CopyBuffer(to, piece, buf); err != nil {
+			return err
+		}
+	}
 }
 
 // spill writes until nobody reads any more, then drops.
