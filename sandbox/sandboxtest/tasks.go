@@ -176,6 +176,10 @@ func objectsWithoutEnd(t *testing.T, h Host) {
 except OSError as e: print("refused", e.errno, n)
 else: print("all", 0, n)`
 		exit, out, err := b.try(sandbox.Command{Argv: []string{"python3", "-c", program}, Timeout: 30 * time.Second})
+		if h.Class == GVisor && err == nil && exit.Gone && exit.Ended == sandbox.LimitOOM {
+			b = h.One(t) // a guest keeps what it doesn't count in the job's memory
+			continue
+		}
 		var word string
 		var errno unix.Errno
 		var made int
