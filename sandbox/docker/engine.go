@@ -224,6 +224,31 @@ func (e *engine) lookup(ctx context.Context, ref string) (imageFound, error) {
 		len(c.Cmd)+len(c.ExposedPorts)+len(c.OnBuild) == 0 && c.User == "" && c.Healthcheck == nil}, nil
 }
 
+// images lists what was imported for us, of any instance.
+func (e *engine) images(ctx context.Context) ([]imageFound, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	all, err := e.client.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelImage))})
+	if err != nil {
+		return nil, fmt.Errorf("listing images: %w", err)
+	}
+	found := make([]imageFound, 0, len(all))
+	for _, i := range all {
+		found = append(found, imageFound{id: i.ID, label: i.Labels[labelImage]})
+	}
+	return found, nil
+}
+
+// forgetImage removes an image by name, unless a container uses it.
+func (e *engine) forgetImage(ctx context.Context, ref string) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTime)
+	defer cancel()
+	if _, err := e.client.ImageRemove(ctx, ref, image.RemoveOptions{PruneChildren: true}); err != nil && !isMissing(err) {
+		return fmt.Errorf("removing image: %w", err)
+	}
+	return nil
+}
+
 // load imports a root file system that tree streams as a tar archive.
 func (e *engine) load(ctx context.Context, ref, digest string, tree io.Reader) error {
 	ctx, cancel := context.WithTimeout(ctx, importTime)

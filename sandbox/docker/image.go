@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,12 +31,13 @@ var bareDirs = []string{".veyra", "dev", "etc", "home", "home/veyra", "proc", "r
 func (d *Driver) image(ctx context.Context, digest images.Digest) (string, error) {
 	d.importing.Lock()
 	defer d.importing.Unlock()
-	ref := "veyra-image:" + tagOf(digest)
+	ref := refOf(digest)
 	found, err := d.engine.lookup(ctx, ref)
 	if isMissing(err) {
 		if err := d.load(ctx, ref, digest); err != nil {
 			return "", err
 		}
+		d.dropImages(ctx)
 		found, err = d.engine.lookup(ctx, ref)
 	}
 	if err != nil {
@@ -48,11 +50,29 @@ func (d *Driver) image(ctx context.Context, digest images.Digest) (string, error
 	return found.id, nil
 }
 
-func tagOf(digest images.Digest) string {
-	if digest == bareImage {
-		return string(digest)
+// refOf is the engine's name of an image of ours.
+func refOf(digest images.Digest) string {
+	return "veyra-image:" + strings.TrimPrefix(string(digest), "sha256:")
+}
+
+// dropImages removes what was imported of images that the store hasn't got any
+// more: a rebuilt image leaves its predecessor in every engine.
+func (d *Driver) dropImages(ctx context.Context) {
+	found, err := d.engine.images(ctx)
+	if err == nil && d.config.Images != nil {
+		for _, i := range found {
+			digest, bad := images.ParseDigest(i.label)
+			if bad != nil {
+				continue // the bare one, or nothing that we know
+			}
+			if _, gone := d.config.Images.Lookup(string(digest)); errors.Is(gone, images.ErrMissing) {
+				err = errors.Join(err, d.engine.forgetImage(ctx, refOf(digest)))
+			}
+		}
 	}
-	return string(digest)[len("sha256:"):]
+	if err != nil {
+		d.config.Log.Warn("removing images that are of no use any more from the engine", "err", err)
+	}
 }
 
 // load streams the image's root to the engine, uncompressed: an engine unpacks
