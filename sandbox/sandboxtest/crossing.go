@@ -53,7 +53,9 @@ for kind in range(3):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             while True: m[0] = (m[0] + 1) % 256; os.write(held, b"x"); time.sleep(0.0005)
         os._exit(0)
-time.sleep(0.1)`)
+for i in range(6000):
+    if os.stat("log").st_size: break
+    time.sleep(0.01)`)
 	var stream bytes.Buffer
 	if err := b.Collect(ctxOf(t), &stream); err != nil {
 		t.Fatal(err)

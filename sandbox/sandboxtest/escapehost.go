@@ -234,7 +234,7 @@ for i in range(` + strconv.Itoa(count) + `):
         os._exit(0)
     os.wait()
 import time
-for i in range(500):
+for i in range(6000):
     states = []
     for p in os.listdir("/proc"):
         if p.isdigit():

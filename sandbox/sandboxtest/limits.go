@@ -63,9 +63,9 @@ func initOOM(t *testing.T, h Host) {
 	l := h.cramped(96 << 20)
 	b := h.Create(t, h.Job(t, l), l)
 	exit, out, err := b.try(sandbox.Command{Argv: []string{"sh", "-c", `for i in $(seq 130); do
-(echo 0 > /proc/self/oom_score_adj; x=xxxxxxxx; for d in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18; do x=$x$x; done; exec 2>/dev/null; sleep 20) &
+(echo 0 > /proc/self/oom_score_adj; x=xxxxxxxx; for d in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18; do x=$x$x; done; exec 2>/dev/null; sleep 30) &
 done
-wait`}, Timeout: 40 * time.Second})
+wait`}, Timeout: patience})
 	wantOOM(t, h, "small processes'", l.MemoryBytes, exit, err)
 	t.Logf("exit %+v %.200s", exit, out)
 }
@@ -118,7 +118,7 @@ func diskFull(t *testing.T, h Host) {
 		}
 		b.Must("rm " + dir + "/big")
 	}
-	exit, _ := b.Sh("dd if=/dev/zero of=big bs=1M count=200 2>/dev/null; sleep 0.3; rm big; exit 0")
+	exit, _ := b.Sh("dd if=/dev/zero of=big bs=1M count=200 2>/dev/null; sleep " + sampled + "; rm big; exit 0")
 	if exit.Code != 0 {
 		t.Errorf("a command that ends 0: %+v", exit)
 	}

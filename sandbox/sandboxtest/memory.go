@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -72,7 +71,7 @@ while True:
     except OSError: keep.append((a, b))`,
 	} {
 		b := h.Create(t, h.Job(t, l), l)
-		exit, out, err := b.try(sandbox.Command{Argv: []string{"python3", "-c", program}, Timeout: 30 * time.Second})
+		exit, out, err := b.try(sandbox.Command{Argv: []string{"python3", "-c", program}, Timeout: patience})
 		wantOOM(t, h, name, l.MemoryBytes, exit, err)
 		t.Logf("%s: %+v %.100q", name, exit, out)
 	}
@@ -113,13 +112,13 @@ func manyChildren(t *testing.T, h Host) {
 kids = []
 for i in range(50):
     pid = os.fork()
-    if pid == 0: x = b"x" * (20 << 20); time.sleep(20); os._exit(0)
+    if pid == 0: x = b"x" * (20 << 20); time.sleep(60); os._exit(0)
     kids.append(pid)
 for k in kids:
-    if os.waitpid(k, 0)[1] == 9: break
+    if os.wait()[1] == 9: break
 for k in kids:
     try: os.kill(k, 9)
-    except OSError: pass`}, Timeout: 30 * time.Second})
+    except OSError: pass`}, Timeout: patience})
 	wantOOM(t, h, "children's", l.MemoryBytes, exit, err)
 	if h.Class == Kernel && exit.Gone {
 		t.Errorf("honest children's memory has ended the sandbox: %+v", exit)
@@ -183,12 +182,12 @@ with z.open("big", "w", force_zip64=True) as f:
 z.close()
 `
 	b := h.Create(t, h.Job(t, l), l)
-	exit, out, err := b.try(sandbox.Command{Argv: []string{"python3", "-c", bomb + `zipfile.ZipFile("z.zip").extractall("out")`}, Timeout: 30 * time.Second})
+	exit, out, err := b.try(sandbox.Command{Argv: []string{"python3", "-c", bomb + `zipfile.ZipFile("z.zip").extractall("out")`}, Timeout: patience})
 	if err != nil || exit.Code == 0 || !strings.Contains(out, "No space left") {
 		t.Errorf("unfolding to files: %+v %.300q, %v", exit, out, err)
 	}
 	wantLimit(t, exit, sandbox.LimitDisk)
 	b.Must("rm -r out")
-	exit, _, err = b.try(sandbox.Command{Argv: []string{"python3", "-c", `import zipfile; zipfile.ZipFile("z.zip").read("big")`}, Timeout: 30 * time.Second})
+	exit, _, err = b.try(sandbox.Command{Argv: []string{"python3", "-c", `import zipfile; zipfile.ZipFile("z.zip").read("big")`}, Timeout: patience})
 	wantOOM(t, h, "unfolding in memory", l.MemoryBytes, exit, err)
 }

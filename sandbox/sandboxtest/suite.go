@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -81,8 +83,16 @@ func cases(t *testing.T, h Host, all map[string]func(*testing.T, Host)) {
 	}
 }
 
-// bounded is the longest that one case may take before it fails.
-const bounded = 60 * time.Second
+// bounded is the longest that one step of a case may take before it fails: far
+// more than a slow and busy machine needs.
+const bounded = 4 * time.Minute
+
+// patience ends a job's program that never reaches the limit it is made for.
+const patience = 2 * time.Minute
+
+// sampled is longer than init needs to notice that a disk is full, in a shell's
+// and in Python's words.
+const sampled = "1"
 
 func ctxOf(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), bounded)
@@ -284,10 +294,11 @@ func fields(text string) map[string]string {
 	return all
 }
 
-// alive counts the processes that share the pid namespace of a host pid.
+// alive counts the processes that share the pid namespace of a host pid. A zombie
+// is none: on a host whose PID 1 reaps slowly it stays for a while.
 func alive(pid int) (int, error) {
 	ns, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", pid))
-	if errors.Is(err, os.ErrNotExist) {
+	if err != nil && zombie(pid) {
 		return 0, nil
 	}
 	if err != nil {
@@ -299,20 +310,31 @@ func alive(pid int) (int, error) {
 	}
 	n := 0
 	for _, e := range entries {
-		if other, err := os.Readlink(e); err == nil && other == ns {
+		owner, _ := strconv.Atoi(strings.Split(e, "/")[2])
+		if other, err := os.Readlink(e); err == nil && other == ns && !zombie(owner) {
 			n++
 		}
 	}
 	return n, nil
 }
 
+// zombie says whether a process has ended, whether or not it has been reaped.
+func zombie(pid int) bool {
+	raw, err := os.ReadFile(procFile(pid, "stat"))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return true
+	}
+	_, rest, _ := strings.Cut(string(raw), ") ")
+	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
+}
+
 // eventually polls; a condition that never comes fails the test.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 10 s", what)
+			t.Fatalf("%s: not within %s", what, patience)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

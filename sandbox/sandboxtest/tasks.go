@@ -36,7 +36,7 @@ func taskCases() map[string]func(*testing.T, Host) {
 var endless = map[string]string{
 	"processes": `while True:
     pid = os.fork()
-    if pid == 0: time.sleep(60); os._exit(0)
+    if pid == 0: time.sleep(600); os._exit(0)
     n += 1`,
 	"threads": `import _thread, threading
 wait = threading.Lock(); wait.acquire()
@@ -46,7 +46,7 @@ while True: _thread.start_new_thread(wait.acquire, ()); n += 1`,
     n += 1`,
 	"vfork": `import subprocess
 keep = []
-while True: keep.append(subprocess.Popen(["sleep", "60"])); n += 1`,
+while True: keep.append(subprocess.Popen(["sleep", "600"])); n += 1`,
 }
 
 func endlessProgram(body string) string {
@@ -68,7 +68,7 @@ func tasksWithoutEnd(t *testing.T, h Host) {
 	}
 	for name, body := range endless {
 		b := h.Create(t, h.Job(t, l), l)
-		exit, out, err := b.try(sandbox.Command{Argv: []string{"python3", "-c", endlessProgram(body)}, Timeout: 30 * time.Second})
+		exit, out, err := b.try(sandbox.Command{Argv: []string{"python3", "-c", endlessProgram(body)}, Timeout: patience})
 		if h.Class == GVisor && endedByPIDs(exit, err) {
 			continue
 		}
@@ -175,7 +175,7 @@ func objectsWithoutEnd(t *testing.T, h Host) {
 		program := head + strings.ReplaceAll(body, "\n", "\n    ") + `
 except OSError as e: print("refused", e.errno, n)
 else: print("all", 0, n)`
-		exit, out, err := b.try(sandbox.Command{Argv: []string{"python3", "-c", program}, Timeout: 30 * time.Second})
+		exit, out, err := b.try(sandbox.Command{Argv: []string{"python3", "-c", program}, Timeout: patience})
 		if h.Class == GVisor && err == nil && exit.Gone && exit.Ended == sandbox.LimitOOM {
 			b = h.One(t) // a guest keeps what it doesn't count in the job's memory
 			continue
