@@ -67,20 +67,21 @@ func TestRangesSkipWhatOthersHave(t *testing.T) {
 	}
 	defer root.Close()
 	reserved := []span{{first: firstRange - 10, count: 11}, {first: firstRange + 2*rangeSize + 5, count: 1}}
-	first, err := takeRange(root, reserved)
+	space := idSpace{firstRange, rangeCount, reserved}
+	first, err := space.take(root)
 	if err != nil || first.first != firstRange+rangeSize {
 		t.Fatalf("first range %+v, %v", first, err)
 	}
-	second, err := takeRange(root, reserved)
+	second, err := space.take(root)
 	if err != nil || second.first != firstRange+3*rangeSize {
 		t.Fatalf("second range %+v, %v", second, err)
 	}
 	first.lock.Release()
-	third, err := takeRange(root, reserved)
+	third, err := space.take(root)
 	if err != nil || third.first != first.first {
 		t.Errorf("a released range is not given again: %+v, %v", third, err)
 	}
-	if _, err := takeRange(root, []span{{first: 0, count: 1 << 32}}); !errors.Is(err, errNoRange) {
+	if _, err := (idSpace{firstRange, rangeCount, []span{{first: 0, count: 1 << 32}}}).take(root); !errors.Is(err, errNoRange) {
 		t.Errorf("all ids reserved: %v", err)
 	}
 	if _, err := hostlock.Take(root, second.lockName()); !errors.Is(err, hostlock.ErrHeld) {

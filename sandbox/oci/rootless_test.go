@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 const rootlessEnv = "VEYRA_TEST_ROOTLESS"
@@ -72,31 +73,34 @@ func asOrdinary(t *testing.T, ids int) map[string]sandbox.Control {
 // TestOrdinaryUserIsMeasured: ids and mounts are really made; what an ordinary
 // user can't have is said, with what would give it.
 func TestOrdinaryUserIsMeasured(t *testing.T) {
-	seen := asOrdinary(t, 65_537)
-	for _, name := range []string{"subordinate_ids", "user_namespace", "mounts", "overlay"} {
-		if c := seen[name]; !c.Enforced {
+	seen := asOrdinary(t, 65_536)
+	for _, name := range []string{"subordinate_ids", "user_namespace", "mounts", "overlay", "pids", "disk", "inodes"} {
+		if c := seen[name]; !c.Enforced || c.Seen == "" {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
-	for _, name := range []string{"disk", "inodes"} {
+	for _, name := range []string{"memory", "cpu"} {
 		if c := seen[name]; c.Enforced || c.Seen == "" || c.Fix == "" {
-			t.Errorf("%s without a loop device: %+v", name, c)
+			t.Errorf("%s without a control group: %+v", name, c)
 		}
 	}
-	for _, name := range []string{"memory", "pids", "cpu"} {
-		if _, found := seen[name]; !found {
-			t.Errorf("nothing is said of %s", name)
-		}
+	if c, found := seen["swap"]; !found || c.Enforced == linux.HostHasSwap() {
+		t.Errorf("swap: %+v", c)
 	}
 }
 
-// TestTooFewSubordinateIDs: a sandbox's range and our own id don't fit.
+// TestTooFewSubordinateIDs: a sandbox's range doesn't fit.
 func TestTooFewSubordinateIDs(t *testing.T) {
-	seen := asOrdinary(t, 65_536)
-	if c := seen["subordinate_ids"]; c.Enforced || !strings.Contains(c.Seen, "65536 user ids") || !strings.Contains(c.Fix, "65537") {
+	seen := asOrdinary(t, 65_535)
+	if c := seen["subordinate_ids"]; c.Enforced || !strings.Contains(c.Seen, "65535 user ids") || !strings.Contains(c.Fix, "65536") {
 		t.Errorf("subordinate ids: %+v", c)
 	}
 	if c, tried := seen["user_namespace"]; tried {
 		t.Errorf("a namespace was tried all the same: %+v", c)
+	}
+	for _, name := range []string{"pids", "disk", "inodes"} {
+		if c := seen[name]; c.Enforced || c.Fix == "" {
+			t.Errorf("%s without a namespace: %+v", name, c)
+		}
 	}
 }
