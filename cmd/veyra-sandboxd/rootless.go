@@ -46,8 +46,11 @@ func measureRootless(ctx context.Context, policy policies.Policy) ([]sandbox.Con
 		strings.Join(lacking, ", "))
 }
 
-// checkRootless wants a backend and a runtime that were tried as an ordinary user.
+// checkRootless wants, of an ordinary user, a backend and a runtime that were tried as an ordinary user.
 func (s *Settings) checkRootless(name string) error {
+	if !rootless() {
+		return nil
+	}
 	if s.usesDocker() {
 		return withCode(exitHost, "a Docker Engine is driven by root only: start it as root or with sudo, or use the oci backend")
 	}

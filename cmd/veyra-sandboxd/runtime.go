@@ -133,6 +133,9 @@ func startRunner(ctx context.Context, s *Settings, name, instance, disks string)
 	if err := checkHelpers(); err != nil {
 		return nil, err
 	}
+	if err := s.checkRootless(name); err != nil {
+		return nil, err
+	}
 	policy, err := s.readPolicy()
 	if err != nil {
 		return nil, err
@@ -145,7 +148,7 @@ func startRunner(ctx context.Context, s *Settings, name, instance, disks string)
 		return nil, err
 	}
 	if rootless() {
-		if err := s.aimRootless(ctx, &config, name); err != nil {
+		if err := s.aimRootless(ctx, &config); err != nil {
 			return nil, err
 		}
 	}
@@ -153,10 +156,7 @@ func startRunner(ctx context.Context, s *Settings, name, instance, disks string)
 }
 
 // aimRootless refuses what an ordinary user can't have before anything is started.
-func (s *Settings) aimRootless(ctx context.Context, config *runner.Config, name string) (err error) {
-	if err := s.checkRootless(name); err != nil {
-		return err
-	}
+func (s *Settings) aimRootless(ctx context.Context, config *runner.Config) (err error) {
 	if _, err := measureRootless(ctx, *config.Read); err != nil {
 		return err
 	}

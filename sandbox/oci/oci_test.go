@@ -25,10 +25,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == oci.RootlessCommand {
 		os.Exit(oci.RootlessMain(os.Args[2:]))
 	}
-	if len(os.Args) > 3 && os.Args[1] == ordinaryCommand {
-		fmt.Fprintln(os.Stderr, "becoming an ordinary user:", becomeOrdinary(os.Args[2], os.Args[3]))
-		os.Exit(1)
-	}
+	sandboxtest.OrdinaryMain()
 	if os.Getenv(rootlessEnv) != "" {
 		_ = json.NewEncoder(os.Stdout).Encode(oci.MeasureRootless(context.Background(), "/proc/self/exe"))
 		os.Exit(0)

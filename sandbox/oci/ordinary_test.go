@@ -1,15 +1,13 @@
 package oci_test
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -23,155 +21,124 @@ const ordinaryEnv = "VEYRA_TEST_ORDINARY"
 // rootlessUnable is what an ordinary user's sandboxes can't be held by.
 var rootlessUnable = []policies.Control{policies.ControlMemory, policies.ControlSwap, policies.ControlCPU}
 
-// TestContractAsOrdinaryUser runs the whole suite again in a process of an ordinary
-// user, which starts its runner by newuidmap. That process has two capabilities, so
-// that the cases can look at sandboxes from outside as root does; the runner, being
-// in a user namespace, loses them at its start.
-func TestContractAsOrdinaryUser(t *testing.T) {
+// asUser runs the test again in a process of an ordinary user, which starts its
+// runners by newuidmap. That process has two capabilities, so that cases can look
+// at sandboxes from outside as root does; a runner, being in a user namespace,
+// loses them at its start. It returns the directory of that user's parts there,
+// and "" here once the other has ended.
+func asUser(t *testing.T) string {
+	t.Helper()
 	if dir := os.Getenv(ordinaryEnv); dir != "" {
-		sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host { return ordinaryHost(t, dir) })
+		return dir
+	}
+	o := sandboxtest.NewOrdinary(t, 16*65_536)
+	o.Copy(t, program(t, "runc"), "runc")
+	o.Copy(t, sandboxtest.Init(t), "init")
+	cmd := o.Command(t, true, o.Copy(t, "/proc/self/exe", "self"), "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(cmd.Env, ordinaryEnv+"="+o.Dir)
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil || !strings.Contains(string(out), "\nPASS\n") || strings.Contains(string(out), "--- SKIP") {
+		t.Errorf("as an ordinary user: %v", err)
+	}
+	return ""
+}
+
+func ordinaryConfig(dir, instance string) runner.Config {
+	own := filepath.Join(dir, "own")
+	return runner.Config{
+		Instance: instance, Policy: filepath.Join(dir, "policy.yaml"), Disks: filepath.Join(own, "disks"),
+		Images: sandboxtest.ImageStore(), Runtime: filepath.Join(dir, "runc"), Init: filepath.Join(dir, "init"),
+		Run: filepath.Join(own, "run"), Rootless: true, Stderr: os.Stderr,
+	}
+}
+
+// TestContractAsOrdinaryUser is the whole suite, but for what such a user can't have.
+func TestContractAsOrdinaryUser(t *testing.T) {
+	needImage(t)
+	dir := asUser(t)
+	if dir == "" {
 		return
 	}
-	if sandboxtest.PythonImage(t) == "" {
-		t.Skip("not applicable: no python image")
-	}
-	out, err := runOrdinary(t, prepareOrdinary(t), "^TestContractAsOrdinaryUser$")
-	t.Logf("%s", out)
-	if err != nil || !strings.Contains(out, "\nPASS\n") || strings.Contains(out, "--- SKIP") {
-		t.Errorf("the suite as an ordinary user: %v", err)
-	}
+	sandboxtest.Run(t, func(t testing.TB) sandboxtest.Host {
+		config := ordinaryConfig(dir, "test-ordinary")
+		c := start(t, config)
+		policy, err := policies.Load(config.Policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sandboxtest.Host{
+			Name: "oci/runc as an ordinary user", Class: sandboxtest.Kernel, Backend: c, Limits: policy.Limits,
+			Image: sandboxtest.PythonImage(t), Unable: rootlessUnable, Unnamed: []sandbox.Limit{sandbox.LimitPIDs},
+			Inside: func() []int { return children(t, c.Pid()) },
+			Left:   func() []string { return leftBelow(t, c.Pid(), config.Instance, "/run") },
+		}
+	})
 }
 
-func ordinaryHost(t testing.TB, dir string) sandboxtest.Host {
-	t.Helper()
-	config := runner.Config{
-		Instance: "test-ordinary", Policy: filepath.Join(dir, "policy.yaml"), Disks: filepath.Join(dir, "own", "disks"),
-		Images: sandboxtest.ImageStore(), Runtime: filepath.Join(dir, "runc"), Init: filepath.Join(dir, "init"),
-		Run: filepath.Join(dir, "own", "run"), Rootless: true, Stderr: os.Stderr,
+// TestOrdinaryUsersRunnerHasNothing of the host: its ids are the user's and
+// subordinate ones, and a policy that asks for more than such a user can have gets
+// no sandbox.
+func TestOrdinaryUsersRunnerHasNothing(t *testing.T) {
+	dir := asUser(t)
+	if dir == "" {
+		return
 	}
+	config := ordinaryConfig(dir, "test-nothing")
 	c := start(t, config)
-	policy, err := policies.Load(config.Policy)
+	ids, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(c.Pid()), "uid_map"))
+	if want := []string{"0", strconv.Itoa(sandboxtest.OrdinaryID), "1", "1", "300000", strconv.Itoa(16 * 65_536)}; err != nil || !cmp.Equal(strings.Fields(string(ids)), want) {
+		t.Errorf("ids %q, %v", ids, err)
+	}
+	for _, name := range []string{"user", "mnt", "net"} {
+		ours, err := os.Readlink("/proc/self/ns/" + name)
+		theirs, err2 := os.Readlink(filepath.Join("/proc", strconv.Itoa(c.Pid()), "ns", name))
+		if err != nil || err2 != nil || ours == theirs {
+			t.Errorf("namespace %s is %s, %v %v", name, theirs, err, err2)
+		}
+	}
+	config.Instance, config.Policy = "test-strict", "strict"
+	if _, err := start(t, config).Probe(t.Context()); sandbox.KindOf(err) != sandbox.KindStart || !strings.Contains(err.Error(), "memory: 0 bytes") {
+		t.Errorf("a sandbox under strict: %v", err)
+	}
+}
+
+// TestKilledOrdinaryRunnerLeavesNothing: with the runner its sandboxes end, and the
+// next one of the instance finds nothing to sweep but its own lock.
+func TestKilledOrdinaryRunnerLeavesNothing(t *testing.T) {
+	dir := asUser(t)
+	if dir == "" {
+		return
+	}
+	config := ordinaryConfig(dir, "test-killed")
+	c, err := runner.Start(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sandboxtest.Host{
-		Name: "oci/runc as an ordinary user", Class: sandboxtest.Kernel, Backend: c, Limits: policy.Limits,
-		Image: sandboxtest.PythonImage(t), Unable: rootlessUnable, Unnamed: []sandbox.Limit{sandbox.LimitPIDs},
-		Inside: func() []int { return children(t, c.Pid()) },
-		Left:   func() []string { return leftBelow(t, c.Pid(), config.Instance, config.Run) },
-	}
-}
-
-// prepareOrdinary makes a directory that an ordinary user can use.
-func prepareOrdinary(t *testing.T) string {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("not applicable: needs root, to become an ordinary user")
-	}
-	dir := t.TempDir()
-	for at := dir; at != os.TempDir(); at = filepath.Dir(at) {
-		if err := os.Chmod(at, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	copyTo(t, "/proc/self/exe", filepath.Join(dir, "self"))
-	copyTo(t, program(t, "runc"), filepath.Join(dir, "runc"))
-	copyTo(t, sandboxtest.Init(t), filepath.Join(dir, "init"))
-	for name, text := range map[string]string{
-		"policy.yaml": "name: ordinary\nextends: standard\nwithout: [memory, swap, cpu]\n",
-		"passwd":      fmt.Sprintf("veyra-ordinary:x:%d:%d::/:/bin/sh\n", ordinary, ordinary),
-		"subuid":      fmt.Sprintf("veyra-ordinary:300000:%d\n", 16*65_536),
-		"subgid":      fmt.Sprintf("%d:300000:%d\n", ordinary, 16*65_536),
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"cache/images", "own/run", "own/tmp"} {
-		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, name := range []string{"own", "own/run", "own/tmp"} {
-		if err := os.Chown(filepath.Join(dir, name), ordinary, ordinary); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return dir
-}
-
-func copyTo(t *testing.T, from, to string) {
-	t.Helper()
-	raw, err := os.ReadFile(from)
+	job, err := c.OpenJob(t.Context(), sandbox.JobSpec{ID: "killed", Limits: small(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(to, raw, 0o755); err != nil {
+	if _, err := job.Create(t.Context(), sandbox.Spec{Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: small(t)}); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// runOrdinary runs tests of this program as that user, in a mount namespace of
-// their own in which the account exists and owns the host's images.
-func runOrdinary(t *testing.T, dir, which string) (string, error) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", ordinaryCommand, dir, which)
-	cmd.Env = append(os.Environ(), ordinaryEnv+"="+dir, "VEYRA_CACHE_DIR="+filepath.Join(dir, "cache"),
-		"TMPDIR="+filepath.Join(dir, "own", "tmp"), "VEYRA_TEST_IMAGES="+sandboxtest.ImageStore())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
-	out, err := cmd.CombinedOutput()
-	return string(out), err
-}
-
-// ordinaryCommand is the first argument of the process that becomes the user.
-const ordinaryCommand = "__ordinary"
-
-// becomeOrdinary makes the mounts and executes the tests; it returns only when that
-// failed.
-func becomeOrdinary(dir, which string) error {
-	for _, name := range []string{"passwd", "subuid", "subgid"} {
-		if err := unix.Mount(filepath.Join(dir, name), "/etc/"+name, "", unix.MS_BIND, ""); err != nil {
-			return err
-		}
+	inside := children(t, c.Pid())
+	if len(inside) != 1 {
+		t.Fatalf("sandboxes: %v", inside)
 	}
-	if err := lendImages(os.Getenv("VEYRA_TEST_IMAGES"), filepath.Join(dir, "cache", "images")); err != nil {
-		return fmt.Errorf("lending the images: %w", err)
+	process, err := os.FindProcess(c.Pid())
+	if err == nil {
+		err = process.Kill()
 	}
-	setpriv, err := exec.LookPath("setpriv")
 	if err != nil {
-		return err
+		t.Fatal(err)
 	}
-	const seeing = "-all,+sys_ptrace,+dac_read_search"
-	id := fmt.Sprint(ordinary)
-	return syscall.Exec(setpriv, []string{
-		"setpriv", "--reuid", id, "--regid", id, "--clear-groups", "--inh-caps=" + seeing, "--ambient-caps=" + seeing,
-		filepath.Join(dir, "self"), "-test.run=" + which, "-test.v",
-	}, os.Environ())
-}
-
-// lendImages shows the store at target as if the user owned all of it.
-func lendImages(store, target string) error {
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: ordinary, Size: 1}}
-	cmd := exec.Command("/proc/self/exe")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, Ptrace: true, UidMappings: ids, GidMappings: ids}
-	if err := cmd.Start(); err != nil { // stopped before its first instruction
-		return err
+	<-c.Done()
+	eventually(t, "the sandbox ends with its runner", func() bool {
+		_, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(inside[0]), "exe"))
+		return err != nil
+	})
+	if _, err := start(t, config).Probe(t.Context()); err != nil {
+		t.Errorf("the next runner: %v", err)
 	}
-	userns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	if err != nil {
-		return err
-	}
-	defer userns.Close()
-	tree, err := unix.OpenTree(unix.AT_FDCWD, store, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(tree)
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY, Userns_fd: uint64(userns.Fd())}
-	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
-		return err
-	}
-	return unix.MoveMount(tree, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }

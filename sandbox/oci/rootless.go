@@ -102,7 +102,7 @@ func tryRootless(ctx context.Context, program string, blocks subids.Blocks) []sa
 	space.Enforced, space.Seen = true, fmt.Sprintf("ids of our own and %d+%d were mapped", blocks.UIDs.First, rangeSize)
 	controls := []sandbox.Control{space}
 	for _, name := range []string{"mounts", "overlay"} {
-		c := sandbox.Control{Name: name, Enforced: said[name] == "", Seen: "made in the namespace", Fix: "a kernel from 5.12 up that lets user namespaces mount"}
+		c := sandbox.Control{Name: name, Enforced: said[name] == "", Seen: "made in the namespace", Fix: "a kernel from 6.6 up that lets user namespaces mount"}
 		if !c.Enforced {
 			c.Seen = said[name]
 		}
@@ -194,9 +194,10 @@ func rootlessStage() error {
 	return nil
 }
 
-// rootlessOverlay deletes what lies below: for that the kernel makes a whiteout.
+// rootlessOverlay deletes what lies below, for which the kernel makes a whiteout, and
+// makes a directory anew, for which it writes a mark.
 func rootlessOverlay() error {
-	for _, dir := range []string{"low", "up", "wk", "all"} {
+	for _, dir := range []string{"low", "low/dir", "up", "wk", "all"} {
 		if err := os.Mkdir(filepath.Join(rootlessPlace, dir), 0o755); err != nil {
 			return err
 		}
@@ -209,7 +210,15 @@ func rootlessOverlay() error {
 	if err := linux.MountOverlay(rootlessPlace, all, []string{filepath.Join(rootlessPlace, "low")}, filepath.Join(rootlessPlace, "up"), filepath.Join(rootlessPlace, "wk")); err != nil {
 		return err
 	}
-	return os.Remove(filepath.Join(all, "file"))
+	again := filepath.Join(all, "dir")
+	if err := errors.Join(os.Remove(filepath.Join(all, "file")), os.Remove(again), os.Mkdir(again, 0o755)); err != nil {
+		return err
+	}
+	var mark [8]byte
+	if _, err := unix.Getxattr(filepath.Join(rootlessPlace, "up", "dir"), "user.overlay.opaque", mark[:]); err != nil {
+		return fmt.Errorf("reading an overlay's mark: %w", err)
+	}
+	return nil
 }
 
 // findCgroups finds none for an ordinary user: none can be relied on.

@@ -144,7 +144,7 @@ func (s settings) live(c *conn, policy policies.Policy, parts Parts, log *slog.L
 	if err != nil {
 		return decline(c, err)
 	}
-	defer leaveInstance(shared, lock, s.run, s.instance)
+	defer s.leave(shared, lock)
 	defer os.Remove(filepath.Join(s.disks, s.instance)) // empty by then
 	driver, swept, err := s.open(shared, policy, parts, log)
 	if err != nil {
@@ -164,7 +164,7 @@ func (s settings) open(shared *os.Root, policy policies.Policy, parts Parts, log
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := settle(s.run, s.outside); err != nil {
+	if err := settle(s.stage(), s.outside); err != nil {
 		return nil, nil, err
 	}
 	driver, err := parts.Open(place)
@@ -196,7 +196,7 @@ func decline(c *conn, cause error) error {
 // place opens what the driver gets before the stage hides the run directory.
 func (s settings) place(shared *os.Root, policy policies.Policy, parts Parts, log *slog.Logger) (sandbox.Place, error) {
 	p := sandbox.Place{
-		Instance: s.instance, Stage: s.run, Images: s.images, Runtime: s.runtime, Socket: s.socket,
+		Instance: s.instance, Stage: s.stage(), Images: s.images, Runtime: s.runtime, Socket: s.socket,
 		Disks: filepath.Join(s.disks, s.instance), Run: shared, Policy: policy, Log: log,
 		Rootless: s.outside != "",
 	}
@@ -281,11 +281,12 @@ func lockName(instance string) string { return instance + "/runner.lock" }
 // right to remove it.
 const controlSocket = "control.sock"
 
-// leaveInstance removes lock and directories, as far as nobody else uses them.
+// leave removes lock and directories, as far as nobody else uses them.
 // The socket goes while the lock is held: the next daemon makes its own after
 // its runner has the lock. A daemon that outlives its runner keeps its socket,
 // since status is how its owner learns what happened.
-func leaveInstance(shared *os.Root, lock *hostlock.Lock, dir, instance string) {
+func (s settings) leave(shared *os.Root, lock *hostlock.Lock) {
+	instance := s.instance
 	if !answered(shared, instance) {
 		_ = shared.Remove(instance + "/" + controlSocket)
 	}
@@ -297,8 +298,8 @@ func leaveInstance(shared *os.Root, lock *hostlock.Lock, dir, instance string) {
 	}
 	_ = shared.Close()
 	// Our tmpfs covers the name; what lies below it goes only when empty.
-	if unix.Unmount(dir, unix.MNT_DETACH) == nil {
-		_ = os.Remove(dir)
+	if unix.Unmount(s.stage(), unix.MNT_DETACH) == nil {
+		_ = os.Remove(s.run)
 	}
 }
 

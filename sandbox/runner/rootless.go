@@ -72,6 +72,19 @@ func (cfg Config) launch(ctx context.Context, cmd *exec.Cmd, policy policies.Pol
 	return err
 }
 
+// rootlessStage is hidden by an ordinary user's runner, for itself: everybody may
+// pass it, also what is root in a sandbox, which the directories above that user's
+// own don't allow. The host's sockets in it go out of sight by the way.
+const rootlessStage = "/run"
+
+// stage is where the runner's tmpfs lies.
+func (s settings) stage() string {
+	if s.outside == "" {
+		return s.run
+	}
+	return rootlessStage
+}
+
 // awaitIDs waits for the go-ahead and executes itself once more: as root of the
 // namespace that gives it the powers which its first start could not have.
 func awaitIDs() error {
