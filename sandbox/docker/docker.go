@@ -25,23 +25,25 @@ import (
 	"sync"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // Config is what a Driver depends on. All paths are absolute.
 type Config struct {
-	Instance string         // label of everything that the engine holds
-	Socket   string         // the engine's unix socket
-	Runtime  string         // a name that the engine lists; empty: the strongest known
-	Stage    string         // the runner's own tmpfs, mode 0755, empty
-	Disks    string         // directory of disk images
-	Run      *os.Root       // the run directory that all instances share
-	RunDir   string         // its path on the host, for the engine
-	Images   *images.Store  // nil: only sandboxes without an image
-	Binaries linux.Binaries // programs of ours
-	Pool     int            // mounted disks held ready; 0: none
-	Log      *slog.Logger   // never nil
+	Instance string          // label of everything that the engine holds
+	Socket   string          // the engine's unix socket
+	Runtime  string          // a name that the engine lists; empty: the strongest known
+	Stage    string          // the runner's own tmpfs, mode 0755, empty
+	Disks    string          // directory of disk images
+	Run      *os.Root        // the run directory that all instances share
+	RunDir   string          // its path on the host, for the engine
+	Images   *images.Store   // nil: only sandboxes without an image
+	Binaries linux.Binaries  // programs of ours
+	Pool     int             // mounted disks held ready; 0: none
+	Log      *slog.Logger    // never nil
+	Policy   policies.Policy // what no job may go without
 
 	// Seccomp returns the filter of a profile as OCI JSON.
 	Seccomp func(profile sandbox.Profile) ([]byte, error)
@@ -124,6 +126,9 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 	}
 	about, err := d.ask(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := linux.Insist(d.config.Policy, about.unable()); err != nil {
 		return nil, err
 	}
 	d.settleDebts(ctx)

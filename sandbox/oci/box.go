@@ -117,7 +117,7 @@ func (b *box) describe(spec sandbox.Spec, userns *namespace) error {
 	return writeBundle(b.dir, bundle(plan{
 		rootfs: b.rootfs(), cgroup: b.group.Path,
 		first: b.job.ids.first, limits: spec.Limits, cpus: linux.CPUs(spec.Limits),
-		swap: d.cgroups.SwapAccounting(), unable: d.cgroups.Unable(), seccomp: filter, guest: d.runtime.guest, userns: userns.path(),
+		swap: d.cgroups.SwapAccounting(), unable: d.unable, seccomp: filter, guest: d.runtime.guest, userns: userns.path(),
 	}))
 }
 

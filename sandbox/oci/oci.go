@@ -37,7 +37,7 @@ type Config struct {
 	Binaries linux.Binaries  // programs of ours
 	Pool     int             // mounted disks held ready; 0: none
 	Log      *slog.Logger    // never nil
-	Limits   policies.Limits // the policy's; the pool makes disks of their size
+	Policy   policies.Policy // what no job may go without
 
 	// Seccomp returns the filter of a profile.
 	Seccomp func(profile sandbox.Profile) (*specs.LinuxSeccomp, error)
@@ -50,7 +50,8 @@ type Driver struct {
 	cgroups *linux.Cgroups
 	quick   *linux.Quickener
 	traces  linux.Traces
-	ids     []span // not ours to give
+	unable  []policies.Control // of this host, as found at the start
+	ids     []span             // not ours to give
 	pool    *linux.Pool
 	// rateless: that disks have no limit of their rate is told once.
 	rateless sync.Once
@@ -82,6 +83,7 @@ func New(config Config) (*Driver, error) {
 	if d.cgroups, err = linux.FindCgroups(); err != nil {
 		return nil, err
 	}
+	d.unable = d.cgroups.Unable()
 	if d.ids, err = readReserved("/etc/subuid", "/etc/subgid"); err != nil {
 		return nil, err
 	}
@@ -108,6 +110,9 @@ func (d *Driver) name(kind string) string {
 // OpenJob takes an id range and builds what all sandboxes of the job share.
 func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.DriverJob, error) {
 	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := linux.Insist(d.config.Policy, d.unable); err != nil {
 		return nil, err
 	}
 	j := &job{

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
@@ -55,6 +56,16 @@ func TestSweepFinishesWhatCloseCouldNot(t *testing.T) {
 	}
 	if swept, err := d.Sweep(context.Background()); err != nil || len(swept) != 0 {
 		t.Errorf("another sweep took %v, %v", swept, err)
+	}
+}
+
+// TestA19NoJobThatThePolicyRefuses: whoever asks.
+func TestA19NoJobThatThePolicyRefuses(t *testing.T) {
+	d := bareDriver(t)
+	d.config.Policy.Name, d.unable = "mine", d.cgroups.Unable()
+	_, err := d.OpenJob(context.Background(), sandbox.JobSpec{ID: "one"})
+	if err == nil || !strings.Contains(err.Error(), "memory: ") || len(d.jobs) > 0 {
+		t.Errorf("a host without controllers: %v, %d jobs", err, len(d.jobs))
 	}
 }
 
