@@ -88,7 +88,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.traces = linux.Traces{Instance: config.Instance, Run: config.Run, Disks: config.Disks, Cgroups: groups, Log: config.Log}
+	d.traces = linux.Traces{Instance: config.Instance, Run: config.Run, Disks: config.Disks, Cgroups: groups, Log: config.Log, Engine: config.Socket, Lent: d.sweepLent}
 	if _, err := d.ask(ctx); err != nil {
 		return nil, err
 	}

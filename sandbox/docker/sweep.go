@@ -113,12 +113,17 @@ func (d *Driver) sweepGrafts(ctx context.Context, swept sandbox.Swept) error {
 	if d.hasBegun() {
 		return nil
 	}
+	return d.sweepLent(ctx, d.config.Instance, swept)
+}
+
+// sweepLent does so for any instance whose runner is dead.
+func (d *Driver) sweepLent(ctx context.Context, instance string, swept sandbox.Swept) error {
 	space, err := d.engine.mountSpace(ctx)
 	if err != nil {
 		return err
 	}
 	defer space.Close()
-	dir := filepath.Join(d.config.RunDir, d.config.Instance, graftDir)
+	dir := filepath.Join(d.config.RunDir, instance, graftDir)
 	var names []os.DirEntry
 	err = inSpace(space, func() (err error) {
 		if names, err = os.ReadDir(dir); os.IsNotExist(err) {
@@ -134,6 +139,9 @@ func (d *Driver) sweepGrafts(ctx context.Context, swept sandbox.Swept) error {
 			return err
 		}
 		swept["mount"]++
+	}
+	if instance != d.config.Instance { // our own may be about to be used
+		_ = d.config.Run.Remove(instance + "/" + graftDir) // missing: nothing was lent
 	}
 	return nil
 }
