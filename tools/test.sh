@@ -14,7 +14,7 @@ reasons=build/not-applicable.txt
 alone=$(go list ./sandbox/... ./jobs ./cmd/... ./internal/confine/... ./signer/... ./supervisor)
 others=$(go list ./... | grep -vxF "$alone")
 status=0
-timeout=15m
+timeout=40m # a hang ends here; a slow machine should not
 if [ -n "${VEYRA_SOAK:-}" ]; then
   timeout=90m
   export VEYRA_SOAK_TABLE=$PWD/build/soak.txt
