@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/docker/docker/api/types/container"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -247,7 +248,7 @@ func TestEveryFieldIsDecidedOn(t *testing.T) {
 func planFor(l policies.Limits, guest bool) plan {
 	return plan{
 		name: "veyra-x-s1", image: "sha256:1", runtime: "runc", guest: guest, source: "/run/veyra-sandboxd/x/m/s1", instance: "x",
-		job: "j", phase: "none", limits: l, cpus: 2, files: 64, seccomp: "{}",
+		job: "j", phase: "none", limits: l, cpus: 2, ulimits: []*container.Ulimit{{Name: "nofile", Soft: 64, Hard: 64}}, seccomp: "{}",
 	}
 }
 

@@ -99,11 +99,11 @@ func (j *job) plan(b *box, spec sandbox.Spec, image string, digest images.Digest
 	if err != nil {
 		return plan{}, err
 	}
-	files, core, err := d.engine.ulimits(spec.Limits)
+	ulimits, err := d.engine.ulimits(spec.Limits)
 	return plan{
 		name: containerName(d.label(), b.id), image: image, runtime: j.about.runtime, guest: j.about.guest(),
 		source: b.graft.path, bare: digest == bareImage, instance: d.config.Instance, job: string(j.spec.ID),
-		phase: string(spec.Network), limits: spec.Limits, cpus: linux.CPUs(spec.Limits), files: files, core: core, seccomp: string(filter),
+		phase: string(spec.Network), limits: spec.Limits, cpus: linux.CPUs(spec.Limits), ulimits: ulimits, seccomp: string(filter),
 	}, err
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
@@ -138,19 +137,4 @@ func (b *box) ask(ctx context.Context, c sandbox.Counters) (sandbox.Counters, er
 		c.OOMKills++
 	}
 	return c, nil
-}
-
-// ulimits are a sandbox's, within what the engine itself may have: above that a
-// start fails.
-func (e *engine) ulimits(l policies.Limits) (files, core int64, err error) {
-	pid, err := e.listener(context.Background())
-	if err != nil {
-		return 0, 0, err
-	}
-	var haveFiles, haveCore unix.Rlimit
-	err = errors.Join(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &haveFiles), unix.Prlimit(pid, unix.RLIMIT_CORE, nil, &haveCore))
-	if err != nil {
-		return 0, 0, fmt.Errorf("reading the engine's limits: %w", err)
-	}
-	return int64(min(uint64(l.OpenFiles), haveFiles.Max)), int64(min(uint64(l.CoreBytes), haveCore.Max)), nil
 }
