@@ -58,8 +58,7 @@ type Driver struct {
 
 	rateless sync.Once // that disks have no limit of their rate is told once
 
-	importing sync.Mutex // held while an image is imported, guards images
-	images    map[images.Digest]string
+	importing chan struct{} // holds one value while an image is looked up or imported
 
 	mu    sync.Mutex // guards what follows
 	about facts      // of the engine, as last asked
@@ -73,7 +72,7 @@ var _ sandbox.Driver = (*Driver)(nil)
 
 // New prepares the stage and asks the engine what it can do. It starts nothing.
 func New(ctx context.Context, config Config) (*Driver, error) {
-	d := &Driver{config: config, jobs: map[sandbox.JobID]*job{}, images: map[images.Digest]string{}}
+	d := &Driver{config: config, jobs: map[sandbox.JobID]*job{}, importing: make(chan struct{}, 1)}
 	var err error
 	if d.engine, err = newEngine(config.Socket); err != nil {
 		return nil, err
@@ -132,7 +131,7 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 		return nil, err
 	}
 	d.settleDebts(ctx)
-	j := &job{driver: d, spec: spec, about: about, boxes: map[*box]bool{}, bases: map[bool]string{}}
+	j := newJob(d, spec, about)
 	if err := d.admit(j); err != nil {
 		return nil, err
 	}
