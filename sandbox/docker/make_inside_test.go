@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // script answers the requests of a container's making, each kind by a function,
@@ -146,5 +147,32 @@ func TestSharesOfTheEngine(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestProcessThatOpensFiles: a guest's kernel sees no place, its file server all
+// of them; one that sees other ones, or some only, is none of ours.
+func TestProcessThatOpensFiles(t *testing.T) {
+	dev := unix.Mkdev(0, 40)
+	all := []*mountinfo.Info{{Mountpoint: "/", Minor: 7}}
+	for _, place := range linux.Writable {
+		all = append(all, &mountinfo.Info{Mountpoint: place, Root: place, Minor: 40, Options: "rw,nosuid,nodev"})
+	}
+	elsewhere := append(slices.Clone(all), &mountinfo.Info{Mountpoint: linux.Writable[0], Root: "/data", Minor: 41, Options: "rw,nosuid,nodev"})
+	for name, c := range map[string]struct {
+		mounts []*mountinfo.Info
+		some   bool
+		fails  bool
+	}{
+		"kernel":      {all[:1], false, false},
+		"file server": {all, true, false},
+		"elsewhere":   {elsewhere, true, true},
+		"some only":   {all[:2], true, true},
+		"gone":        {nil, false, false},
+	} {
+		some, err := checkMounts(c.mounts, dev)
+		if some != c.some || (err != nil) != c.fails || err != nil && !errors.Is(err, errApplied) {
+			t.Errorf("%s: %t, %v", name, some, err)
+		}
 	}
 }
