@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -269,8 +270,17 @@ func (e *Engine) clean() {
 // removed takes away what is left as far as it can be.
 func (e *Engine) removed() bool {
 	err := os.RemoveAll(e.Dir)
-	for _, group := range append(e.Groups(), e.parents()...) {
-		_ = unix.Rmdir(group)
+	for _, parent := range e.parents() {
+		var groups []string
+		_ = filepath.WalkDir(parent, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() {
+				groups = append(groups, path)
+			}
+			return nil // one may go meanwhile
+		})
+		for _, group := range slices.Backward(groups) { // the deepest first
+			_ = unix.Rmdir(group)
+		}
 	}
 	return err == nil && !slices.ContainsFunc(e.parents(), exists)
 }
