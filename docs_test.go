@@ -156,7 +156,7 @@ func casesOfSandbox() []string {
 func TestAttackCasesAreTests(t *testing.T) {
 	text := readText(t, "docs/attack-cases.md")
 	lines := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| ([A-J][0-9]{2}) \\|[^|]*\\| (.*) \\|$").FindAllStringSubmatch(text, -1) {
+	for _, row := range regexp.MustCompile(`(?m)^\| ([A-J][0-9]{2}) \|[^|]*\| (.*) \|$`).FindAllStringSubmatch(text, -1) {
 		lines[row[1]] = row[2]
 	}
 	for _, id := range casesOfSandbox() {

@@ -31,7 +31,7 @@ func newACME(t *testing.T, config supervisor.ACMEConfig) *supervisor.ACME {
 	return acme
 }
 
-// freePort is an address that nobody listens on at the moment.
+// portOf is the port that a listener has.
 func portOf(l net.Listener) int { return l.Addr().(*net.TCPAddr).Port }
 
 func obtain(t *testing.T, acme *supervisor.ACME) time.Time {

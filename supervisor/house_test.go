@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds every wait of these tests; none of them waits for it to pass.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // house is a host with its state and a control plane of its own. Boot and crash
 // may be called again and again. Its tests are not parallel to others: a signer

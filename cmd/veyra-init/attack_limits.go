@@ -63,6 +63,10 @@ func (a *attacker) memory() {
 	a.counted("touch", a.beyond(), nil)
 }
 
+// noticed is long enough for init, which looks at the disk by samples, on a busy
+// host as well.
+const noticed = 5 * sampleEvery
+
 // enough bytes show that a place is not on the disk that is full.
 const enough = 2 << 20
 
@@ -76,7 +80,7 @@ func (a *attacker) disk() {
 		a.fill(attack.Safe("more@"+place), more, min(a.beyond(), enough))
 		_ = os.Remove(more)
 	}
-	time.Sleep(2 * sampleEvery) // init looks at the disk by samples
+	time.Sleep(noticed)
 	_ = os.Remove(path)
 }
 
@@ -107,7 +111,7 @@ func (a *attacker) fill(name, path string, most int64) {
 // inodes makes empty files.
 func (a *attacker) inodes() {
 	a.files("files", "/workspace/.many", a.beyond())
-	time.Sleep(2 * sampleEvery)
+	time.Sleep(noticed)
 	_ = os.RemoveAll("/workspace/.many")
 }
 

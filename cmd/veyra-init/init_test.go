@@ -79,8 +79,8 @@ func TestSilenceEndsEverything(t *testing.T) {
 
 func TestPingsKeepItAlive(t *testing.T) {
 	p := dial(t)
-	p.send(t, initwire.Ping, 0, initwire.Silence(time.Second))
-	p.send(t, initwire.Start, 1, script("sleep 2; echo alive"))
+	p.send(t, initwire.Ping, 0, initwire.Silence(3*time.Second))
+	p.send(t, initwire.Start, 1, script("sleep 4; echo alive"))
 	stop := make(chan struct{})
 	go func() {
 		tick := time.NewTicker(100 * time.Millisecond)

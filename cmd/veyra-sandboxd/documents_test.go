@@ -5,10 +5,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+
+	"github.com/veyra-labs/veyra-sandboxd/policies"
 )
 
 // TestDocumentedConfigurationsWork: what the operator's page tells to write into
-// the file must be taken as it stands.
+// the file must be taken as it stands, and a policy of one's own as well.
 func TestDocumentedConfigurationsWork(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "operating.md"))
 	if err != nil {
@@ -18,10 +20,18 @@ func TestDocumentedConfigurationsWork(t *testing.T) {
 	if len(blocks) == 0 {
 		t.Fatal("the page shows no configuration")
 	}
+	isPolicy, policyFiles := regexp.MustCompile(`(?m)^extends:`), 0
 	for _, block := range blocks {
 		file := filepath.Join(t.TempDir(), "mine.yaml")
 		if err := os.WriteFile(file, block[1], 0o600); err != nil {
 			t.Fatal(err)
+		}
+		if isPolicy.Match(block[1]) {
+			policyFiles++
+			if p, err := policies.Load(file); err != nil || p.Name != "roomy" {
+				t.Errorf("policy %q, %v, in\n%s", p.Name, err, block[1])
+			}
+			continue
 		}
 		s := defaultSettings()
 		if err := s.readFile(file); err != nil {
@@ -34,5 +44,8 @@ func TestDocumentedConfigurationsWork(t *testing.T) {
 		if s.StateDir != "/var/lib/veyra-sandboxd/mine" {
 			t.Errorf("state directory %s", s.StateDir)
 		}
+	}
+	if policyFiles == 0 || policyFiles == len(blocks) {
+		t.Errorf("%d of %d configurations are policies", policyFiles, len(blocks))
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/provider/providertest"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
 )
 
@@ -55,8 +56,10 @@ var unreadinesses = []unreadiness{
 		_ = unix.Kill(d.child("__signer"), unix.SIGKILL)
 	}},
 	{reason: "policy", sentence: "The policy strict can't be enforced any more", place: ownRuntime, spoil: func(t *testing.T, _ *world, d *daemon) {
-		writeFile(t, d.runtimeFile(), "#!/bin/sh\nexit 1\n", 0o755)
-	}, mend: func(t *testing.T, d *daemon) { writeFile(t, d.runtimeFile(), readFile(t, runtimePath()), 0o755) }},
+		sandboxtest.WriteProgram(t, d.runtimeFile(), "#!/bin/sh\nexit 1\n", 0o755)
+	}, mend: func(t *testing.T, d *daemon) {
+		sandboxtest.WriteProgram(t, d.runtimeFile(), readFile(t, runtimePath()), 0o755)
+	}},
 	{
 		reason: "disk", sentence: "The disk is under the floor", place: ownDisk, spoil: func(t *testing.T, _ *world, d *daemon) {
 			resize(t, filepath.Dir(d.state), "512m")
@@ -105,7 +108,7 @@ func ownRuntime(t *testing.T, p *place) {
 	if _, err := os.Stat(runtimePath()); err != nil {
 		t.Skip("not applicable: no runc to copy (`make setup` builds it)")
 	}
-	writeFile(t, filepath.Join(dir, "runc"), readFile(t, runtimePath()), 0o755)
+	sandboxtest.WriteProgram(t, filepath.Join(dir, "runc"), readFile(t, runtimePath()), 0o755)
 	p.env = append(p.env, "PATH="+dir+":"+os.Getenv("PATH"))
 }
 

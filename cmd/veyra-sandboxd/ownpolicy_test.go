@@ -58,7 +58,7 @@ func wantOwnEvidence(t *testing.T, j controlplanetest.JobView) {
 func TestOwnersLimitHolds(t *testing.T) {
 	t.Parallel()
 	file := ownPolicy(t, "name: few\nextends: strict\nlimits: {pids: 40}\n")
-	got := sandboxed(t, "", "--policy", file, "--", "sh", "-c", "for i in $(seq 60); do sleep 5 & done; true")
+	got := sandboxed(t, "", "--policy", file, "--", "sh", "-c", "for i in $(seq 60); do sleep 600 & done; true")
 	if !strings.Contains(got.err, "pids") {
 		t.Errorf("ended with %d and %q", got.code, got.err)
 	}

@@ -33,7 +33,9 @@ func (s *Settings) runtimes() []string {
 }
 
 func (s *Settings) runtimeChoices() string {
-	return autoRuntime + ", " + strings.Join(s.runtimes(), " or ")
+	all := append([]string{autoRuntime}, s.runtimes()...)
+	last := len(all) - 1
+	return strings.Join(all[:last], ", ") + " or " + all[last]
 }
 
 // passedOver is a runtime that is stronger than the chosen one, or would be, and

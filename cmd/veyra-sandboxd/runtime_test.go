@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
 )
 
 // diagnosed is what these tests read of doctor --json.
@@ -48,7 +49,7 @@ func runtimesIn(t *testing.T, texts map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range texts {
 		if text != "" {
-			writeFile(t, filepath.Join(dir, name), text, 0o755)
+			sandboxtest.WriteProgram(t, filepath.Join(dir, name), text, 0o755)
 			continue
 		}
 		real := filepath.Join(filepath.Dir(runtimePath()), name)
@@ -141,7 +142,7 @@ func TestDoctorOfAnOrdinaryUser(t *testing.T) {
 	}
 	dir := t.TempDir()
 	program := filepath.Join(dir, "veyra-sandboxd")
-	writeFile(t, program, readFile(t, house.daemon), 0o755)
+	sandboxtest.WriteProgram(t, program, readFile(t, house.daemon), 0o755)
 	for _, at := range []string{dir, filepath.Dir(dir)} {
 		if err := os.Chmod(at, 0o755); err != nil {
 			t.Fatal(err)

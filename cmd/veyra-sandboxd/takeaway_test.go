@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
 )
 
 // weakRuntime is what a stand-in of runc does; see testdata/weakrunc.
@@ -44,7 +45,7 @@ func withWeakRuntime(t *testing.T, w weakRuntime) string {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	writeFile(t, filepath.Join(dir, "runc"), readFile(t, built), 0o755)
+	sandboxtest.WriteProgram(t, filepath.Join(dir, "runc"), readFile(t, built), 0o755)
 	writeFile(t, filepath.Join(dir, "runc.json"), string(orders), 0o644)
 	return dir
 }

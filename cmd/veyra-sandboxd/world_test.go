@@ -205,7 +205,7 @@ func (w *world) script(title string, next func(providertest.Conversation) provid
 
 // patience bounds how long a test waits for what should happen: long enough for
 // a busy machine, since nothing but a failing test ever waits that long.
-const patience = 90 * time.Second
+const patience = 4 * time.Minute
 
 // wait waits until cond holds of the control plane's view.
 func (w *world) wait(what string, cond func(controlplanetest.View) bool) controlplanetest.View {

@@ -25,23 +25,25 @@ import (
 	"sync"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // Config is what a Driver depends on. All paths are absolute.
 type Config struct {
-	Instance string         // label of everything that the engine holds
-	Socket   string         // the engine's unix socket
-	Runtime  string         // a name that the engine lists; empty: the strongest known
-	Stage    string         // the runner's own tmpfs, mode 0755, empty
-	Disks    string         // directory of disk images
-	Run      *os.Root       // the run directory that all instances share
-	RunDir   string         // its path on the host, for the engine
-	Images   *images.Store  // nil: only sandboxes without an image
-	Binaries linux.Binaries // programs of ours
-	Pool     int            // mounted disks held ready; 0: none
-	Log      *slog.Logger   // never nil
+	Instance string          // label of everything that the engine holds
+	Socket   string          // the engine's unix socket
+	Runtime  string          // a name that the engine lists; empty: the strongest known
+	Stage    string          // the runner's own tmpfs, mode 0755, empty
+	Disks    string          // directory of disk images
+	Run      *os.Root        // the run directory that all instances share
+	RunDir   string          // its path on the host, for the engine
+	Images   *images.Store   // nil: only sandboxes without an image
+	Binaries linux.Binaries  // programs of ours
+	Pool     int             // mounted disks held ready; 0: none
+	Log      *slog.Logger    // never nil
+	Policy   policies.Policy // what no job may go without
 
 	// Seccomp returns the filter of a profile as OCI JSON.
 	Seccomp func(profile sandbox.Profile) ([]byte, error)
@@ -56,8 +58,7 @@ type Driver struct {
 
 	rateless sync.Once // that disks have no limit of their rate is told once
 
-	importing sync.Mutex // held while an image is imported, guards images
-	images    map[images.Digest]string
+	importing chan struct{} // holds one value while an image is looked up or imported
 
 	mu    sync.Mutex // guards what follows
 	about facts      // of the engine, as last asked
@@ -71,7 +72,7 @@ var _ sandbox.Driver = (*Driver)(nil)
 
 // New prepares the stage and asks the engine what it can do. It starts nothing.
 func New(ctx context.Context, config Config) (*Driver, error) {
-	d := &Driver{config: config, jobs: map[sandbox.JobID]*job{}, images: map[images.Digest]string{}}
+	d := &Driver{config: config, jobs: map[sandbox.JobID]*job{}, importing: make(chan struct{}, 1)}
 	var err error
 	if d.engine, err = newEngine(config.Socket); err != nil {
 		return nil, err
@@ -86,7 +87,7 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.traces = linux.Traces{Instance: config.Instance, Run: config.Run, Disks: config.Disks, Cgroups: groups, Log: config.Log}
+	d.traces = linux.Traces{Instance: config.Instance, Run: config.Run, Disks: config.Disks, Cgroups: groups, Log: config.Log, Engine: config.Socket, Lent: d.sweepLent}
 	if _, err := d.ask(ctx); err != nil {
 		return nil, err
 	}
@@ -126,8 +127,11 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 	if err != nil {
 		return nil, err
 	}
+	if err := linux.Insist(d.config.Policy, about.unable()); err != nil {
+		return nil, err
+	}
 	d.settleDebts(ctx)
-	j := &job{driver: d, spec: spec, about: about, boxes: map[*box]bool{}, bases: map[bool]string{}}
+	j := newJob(d, spec, about)
 	if err := d.admit(j); err != nil {
 		return nil, err
 	}

@@ -29,8 +29,12 @@ var bareDirs = []string{".veyra", "dev", "etc", "home", "home/veyra", "proc", "r
 // container's root. The engine names it by our digest. An id means nothing to
 // another engine, so it is looked up again for each sandbox.
 func (d *Driver) image(ctx context.Context, digest images.Digest) (string, error) {
-	d.importing.Lock()
-	defer d.importing.Unlock()
+	select {
+	case d.importing <- struct{}{}:
+		defer func() { <-d.importing }()
+	case <-ctx.Done(): // an import takes minutes
+		return "", ctx.Err()
+	}
 	ref := refOf(digest)
 	found, err := d.engine.lookup(ctx, ref)
 	if isMissing(err) {

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/docker/docker/api/types/container"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
@@ -173,7 +174,7 @@ func TestJ07SilentEngine(t *testing.T) {
 			if err == nil {
 				t.Errorf("%s: no error", name)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Errorf("%s ignores its deadline", name)
 		}
 		cancel()
@@ -247,7 +248,7 @@ func TestEveryFieldIsDecidedOn(t *testing.T) {
 func planFor(l policies.Limits, guest bool) plan {
 	return plan{
 		name: "veyra-x-s1", image: "sha256:1", runtime: "runc", guest: guest, source: "/run/veyra-sandboxd/x/m/s1", instance: "x",
-		job: "j", phase: "none", limits: l, cpus: 2, files: 64, seccomp: "{}",
+		job: "j", phase: "none", limits: l, cpus: 2, ulimits: []*container.Ulimit{{Name: "nofile", Soft: 64, Hard: 64}}, seccomp: "{}",
 	}
 }
 
@@ -318,7 +319,7 @@ func TestHostileStreamIsDrained(t *testing.T) {
 		_ = there.Close()
 		select {
 		case <-p.ended:
-		case <-time.After(20 * time.Second):
+		case <-time.After(2 * time.Minute):
 			t.Errorf("%s: the pump goes on after the end", name)
 		}
 		p.close()

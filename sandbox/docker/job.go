@@ -28,6 +28,9 @@ type job struct {
 
 	closing sync.Mutex // held by Close
 
+	ended context.Context // ends with the first Close, and with it what is being made
+	stop  context.CancelFunc
+
 	mu     sync.Mutex // guards what follows
 	boxes  map[*box]bool
 	closed bool // no sandbox begins any more
@@ -36,8 +39,17 @@ type job struct {
 
 var _ sandbox.DriverJob = (*job)(nil)
 
+func newJob(d *Driver, spec sandbox.JobSpec, about facts) *job {
+	j := &job{driver: d, spec: spec, about: about, boxes: map[*box]bool{}, bases: map[bool]string{}}
+	j.ended, j.stop = context.WithCancel(context.Background())
+	return j
+}
+
 // Create makes a sandbox out of parts; each step knows how it is undone.
 func (j *job) Create(ctx context.Context, spec sandbox.Spec) (sandbox.DriverSandbox, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(j.ended, cancel)()
 	layers, err := j.layers.Paths(spec.Layers)
 	if err != nil {
 		return nil, err
@@ -99,11 +111,11 @@ func (j *job) plan(b *box, spec sandbox.Spec, image string, digest images.Digest
 	if err != nil {
 		return plan{}, err
 	}
-	files, core, err := d.engine.ulimits(spec.Limits)
+	ulimits, err := d.engine.ulimits(spec.Limits)
 	return plan{
 		name: containerName(d.label(), b.id), image: image, runtime: j.about.runtime, guest: j.about.guest(),
 		source: b.graft.path, bare: digest == bareImage, instance: d.config.Instance, job: string(j.spec.ID),
-		phase: string(spec.Network), limits: spec.Limits, cpus: linux.CPUs(spec.Limits), files: files, core: core, seccomp: string(filter),
+		phase: string(spec.Network), limits: spec.Limits, cpus: linux.CPUs(spec.Limits), ulimits: ulimits, seccomp: string(filter),
 	}, err
 }
 
@@ -132,6 +144,7 @@ func (j *job) shut() []*box {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.closed = true
+	j.stop() // nobody waits for an image that an engine takes minutes for
 	return slices.Collect(maps.Keys(j.boxes))
 }
 

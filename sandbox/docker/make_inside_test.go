@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -8,11 +9,13 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/docker/docker/api/types/container"
 	"github.com/google/go-cmp/cmp"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
 // script answers the requests of a container's making, each kind by a function,
@@ -62,6 +65,13 @@ func cut(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
+// requests are what was asked so far, one that was repeated once.
+func (s *script) requests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Compact(slices.Clone(s.asked))
+}
+
 // TestLostAnswersAreFoundByName: what may exist is removed under the name that it
 // must have; a container of somebody else is not.
 func TestLostAnswersAreFoundByName(t *testing.T) {
@@ -85,7 +95,7 @@ func TestLostAnswersAreFoundByName(t *testing.T) {
 		if id != c.id || (err != nil) != c.fails {
 			t.Errorf("%s: %q, %v", name, id, err)
 		}
-		if diff := cmp.Diff(c.asked, slices.Compact(s.asked)); diff != "" {
+		if diff := cmp.Diff(c.asked, s.requests()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
@@ -115,5 +125,54 @@ func TestPlaceThatIsNotOurs(t *testing.T) {
 	over.Minor = 41
 	if ours([]*mountinfo.Info{&good, &over}, "/workspace", dev) || !ours([]*mountinfo.Info{&over, &good}, "/workspace", dev) {
 		t.Error("not the last mount at a place counts")
+	}
+}
+
+// TestSharesOfTheEngine: what the kernel counts for the host's root as well is
+// never all of the engine's.
+func TestSharesOfTheEngine(t *testing.T) {
+	got, err := engineOf(t, http.NotFound).ulimits(policies.Limits{OpenFiles: 64}) // this process is the engine's
+	if err != nil {
+		t.Fatal(err)
+	}
+	var queues, signals unix.Rlimit
+	if err := errors.Join(unix.Getrlimit(unix.RLIMIT_MSGQUEUE, &queues), unix.Getrlimit(unix.RLIMIT_SIGPENDING, &signals)); err != nil {
+		t.Fatal(err)
+	}
+	want := []*container.Ulimit{
+		{Name: "nofile", Soft: 64, Hard: 64},
+		{Name: "core"},
+		{Name: "msgqueue", Soft: int64(queues.Max / 4), Hard: int64(queues.Max / 4)},
+		{Name: "sigpending", Soft: int64(signals.Max / 8), Hard: int64(signals.Max / 8)},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestProcessThatOpensFiles: a guest's kernel sees no place, its file server all
+// of them; one that sees other ones, or some only, is none of ours.
+func TestProcessThatOpensFiles(t *testing.T) {
+	dev := unix.Mkdev(0, 40)
+	all := []*mountinfo.Info{{Mountpoint: "/", Minor: 7}}
+	for _, place := range linux.Writable {
+		all = append(all, &mountinfo.Info{Mountpoint: place, Root: place, Minor: 40, Options: "rw,nosuid,nodev"})
+	}
+	elsewhere := append(slices.Clone(all), &mountinfo.Info{Mountpoint: linux.Writable[0], Root: "/data", Minor: 41, Options: "rw,nosuid,nodev"})
+	for name, c := range map[string]struct {
+		mounts []*mountinfo.Info
+		some   bool
+		fails  bool
+	}{
+		"kernel":      {all[:1], false, false},
+		"file server": {all, true, false},
+		"elsewhere":   {elsewhere, true, true},
+		"some only":   {all[:2], true, true},
+		"gone":        {nil, false, false},
+	} {
+		some, err := checkMounts(c.mounts, dev)
+		if some != c.some || (err != nil) != c.fails || err != nil && !errors.Is(err, errApplied) {
+			t.Errorf("%s: %t, %v", name, some, err)
+		}
 	}
 }

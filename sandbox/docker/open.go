@@ -26,7 +26,7 @@ func Open(place sandbox.Place) (sandbox.Driver, error) {
 	d, err := New(ctx, Config{
 		Instance: place.Instance, Socket: place.Socket, Runtime: place.Runtime, Stage: place.Stage, Disks: place.Disks,
 		Run: place.Run, RunDir: place.Stage, Images: store, Binaries: linux.Binaries{Init: place.Init, Git: place.Git},
-		Pool: pooled, Log: place.Log, Seccomp: filterOf,
+		Pool: pooled, Log: place.Log, Policy: place.Policy, Seccomp: filterOf,
 	})
 	if err != nil {
 		return nil, err // not a typed nil

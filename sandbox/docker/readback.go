@@ -1,9 +1,11 @@
 package docker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,7 +15,6 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
@@ -66,30 +67,60 @@ func (b *box) checkKernel() error {
 
 // checkPlaces wants our disk below every writable place, with the flags that it
 // was mounted with: an engine that looks elsewhere for a source binds what it
-// finds there, without a word.
+// finds there, without a word. Who opens files for a guest is its file server,
+// another process of the group.
 func (b *box) checkPlaces() error {
-	if b.job.about.guest() {
-		return nil // what a guest mounts is in no table of the host
-	}
 	var want unix.Stat_t
 	if err := unix.Stat(b.rootfs(), &want); err != nil {
 		return fmt.Errorf("looking at our overlay: %w", err)
 	}
-	f, err := os.Open(filepath.Join("/proc", strconv.Itoa(b.first.pid), "mountinfo"))
-	if err != nil {
-		return fmt.Errorf("reading the sandbox's mounts: %w", err)
-	}
-	defer f.Close()
-	mounts, err := mountinfo.GetMountsFromReader(f, nil)
-	if err != nil {
-		return fmt.Errorf("reading the sandbox's mounts: %w", err)
-	}
-	for _, place := range linux.Writable {
-		if !ours(mounts, place, want.Dev) {
-			return fmt.Errorf("%s is not our disk, or without nosuid and nodev: %w", place, errApplied)
+	pids := []int{b.first.pid}
+	if b.job.about.guest() {
+		var err error
+		if pids, err = b.first.group.Members(); err != nil {
+			return err
 		}
 	}
+	found := false
+	for _, pid := range pids {
+		mounts, err := mountsOf(pid)
+		if err != nil {
+			return fmt.Errorf("reading the sandbox's mounts: %w", err)
+		}
+		some, err := checkMounts(mounts, want.Dev)
+		if err != nil {
+			return err
+		}
+		found = found || some
+	}
+	if !found {
+		return fmt.Errorf("no writable place is to be seen: %w", errApplied)
+	}
 	return nil
+}
+
+// mountsOf is empty for a process that has ended meanwhile.
+func mountsOf(pid int) ([]*mountinfo.Info, error) {
+	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "mountinfo"))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return mountinfo.GetMountsFromReader(bytes.NewReader(raw), nil)
+}
+
+// checkMounts says whether a process has the writable places. One that has a
+// workspace must have all, and as we lent them; a host has its own /tmp.
+func checkMounts(mounts []*mountinfo.Info, dev uint64) (some bool, err error) {
+	some = slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint == sandbox.Workspace })
+	for _, place := range linux.Writable {
+		if some && !ours(mounts, place, dev) {
+			return true, fmt.Errorf("%s is not our disk, or without nosuid and nodev: %w", place, errApplied)
+		}
+	}
+	return some, nil
 }
 
 // ours looks at the last mount at a place, which is the one that is seen.
@@ -138,19 +169,4 @@ func (b *box) ask(ctx context.Context, c sandbox.Counters) (sandbox.Counters, er
 		c.OOMKills++
 	}
 	return c, nil
-}
-
-// ulimits are a sandbox's, within what the engine itself may have: above that a
-// start fails.
-func (e *engine) ulimits(l policies.Limits) (files, core int64, err error) {
-	pid, err := e.listener(context.Background())
-	if err != nil {
-		return 0, 0, err
-	}
-	var haveFiles, haveCore unix.Rlimit
-	err = errors.Join(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &haveFiles), unix.Prlimit(pid, unix.RLIMIT_CORE, nil, &haveCore))
-	if err != nil {
-		return 0, 0, fmt.Errorf("reading the engine's limits: %w", err)
-	}
-	return int64(min(uint64(l.OpenFiles), haveFiles.Max)), int64(min(uint64(l.CoreBytes), haveCore.Max)), nil
 }

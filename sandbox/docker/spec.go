@@ -1,12 +1,15 @@
 package docker
 
 import (
+	"context"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
+	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -30,8 +33,7 @@ type plan struct {
 	instance, job, phase string
 	limits               policies.Limits
 	cpus                 int // whole CPUs; never 0
-	files                int64
-	core                 int64
+	ulimits              []*container.Ulimit
 	seccomp              string // OCI JSON
 }
 
@@ -63,7 +65,7 @@ func (p plan) container() (*container.Config, *container.HostConfig) {
 
 func (p plan) resources() container.Resources {
 	tasks := p.limits.PIDs
-	ulimits := []*container.Ulimit{{Name: "nofile", Soft: p.files, Hard: p.files}, {Name: "core", Soft: p.core, Hard: p.core}}
+	ulimits := slices.Clone(p.ulimits)
 	if p.guest {
 		// The guest's kernel has a limit of its own, and the host's counts its
 		// own tasks as well.
@@ -76,6 +78,34 @@ func (p plan) resources() container.Resources {
 		CPUPeriod: 100_000, CPUQuota: int64(p.cpus) * 100_000,
 		Ulimits: ulimits,
 	}
+}
+
+// ulimits are a sandbox's, within what the engine itself may have: above that a
+// start fails.
+func (e *engine) ulimits(l policies.Limits) ([]*container.Ulimit, error) {
+	pid, err := e.listener(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	var all []*container.Ulimit
+	for _, u := range []struct {
+		name  string
+		which int
+		of    func(engines uint64) uint64
+	}{
+		{"nofile", unix.RLIMIT_NOFILE, func(n uint64) uint64 { return min(uint64(l.OpenFiles), n) }},
+		{"core", unix.RLIMIT_CORE, func(n uint64) uint64 { return min(uint64(l.CoreBytes), n) }},
+		{"msgqueue", unix.RLIMIT_MSGQUEUE, linux.QueueShare},
+		{"sigpending", unix.RLIMIT_SIGPENDING, linux.SignalShare},
+	} {
+		var have unix.Rlimit
+		if err := unix.Prlimit(pid, u.which, nil, &have); err != nil {
+			return nil, fmt.Errorf("reading the engine's limits: %w", err)
+		}
+		n := int64(u.of(have.Max))
+		all = append(all, &container.Ulimit{Name: u.name, Soft: n, Hard: n})
+	}
+	return all, nil
 }
 
 // mounts are what a container gets of us: the writable places of the overlay, and

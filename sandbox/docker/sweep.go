@@ -44,8 +44,7 @@ func (d *Driver) sweepContainers(ctx context.Context, swept sandbox.Swept) error
 	}
 	var failed error
 	for _, c := range all {
-		release, ok := d.mayRemove(c)
-		if !ok {
+		if !d.mayRemove(c) {
 			continue
 		}
 		if err := d.engine.remove(ctx, c.id); err != nil {
@@ -53,32 +52,31 @@ func (d *Driver) sweepContainers(ctx context.Context, swept sandbox.Swept) error
 		} else {
 			swept["container"]++
 		}
-		release()
 	}
 	return failed
 }
 
 // mayRemove says whether a container is nobody's: this instance's without a
-// sandbox, or that of an instance whose runner is dead. Its lock is held
-// meanwhile, so that none begins.
-func (d *Driver) mayRemove(c held) (release func(), ok bool) {
+// sandbox, or that of an instance whose runner is dead. Its lock is only tried: a
+// container that was listed before isn't one of a runner that begins afterwards,
+// and that one must not wait for a removal.
+func (d *Driver) mayRemove(c held) bool {
 	if c.instance == d.config.Instance {
-		return func() {}, !d.live(c.id)
+		return !d.live(c.id)
 	}
 	if !instanceName.MatchString(c.instance) {
-		return nil, false
+		return false
 	}
 	if err := d.config.Run.MkdirAll(c.instance, 0o755); err != nil {
-		return nil, false
+		return false
 	}
 	lock, err := hostlock.Take(d.config.Run, c.instance+"/runner.lock")
 	if err != nil {
-		return nil, false // alive
+		return false // alive
 	}
-	return func() {
-		lock.Release()
-		_ = d.config.Run.Remove(c.instance) // not empty: somebody else's to remove
-	}, true
+	lock.Release()
+	_ = d.config.Run.Remove(c.instance) // not empty: somebody else's to remove
+	return true
 }
 
 // live says whether a container belongs to a sandbox of this runner. One that is
@@ -113,12 +111,17 @@ func (d *Driver) sweepGrafts(ctx context.Context, swept sandbox.Swept) error {
 	if d.hasBegun() {
 		return nil
 	}
+	return d.sweepLent(ctx, d.config.Instance, swept)
+}
+
+// sweepLent does so for any instance whose runner is dead.
+func (d *Driver) sweepLent(ctx context.Context, instance string, swept sandbox.Swept) error {
 	space, err := d.engine.mountSpace(ctx)
 	if err != nil {
 		return err
 	}
 	defer space.Close()
-	dir := filepath.Join(d.config.RunDir, d.config.Instance, graftDir)
+	dir := filepath.Join(d.config.RunDir, instance, graftDir)
 	var names []os.DirEntry
 	err = inSpace(space, func() (err error) {
 		if names, err = os.ReadDir(dir); os.IsNotExist(err) {
@@ -134,6 +137,9 @@ func (d *Driver) sweepGrafts(ctx context.Context, swept sandbox.Swept) error {
 			return err
 		}
 		swept["mount"]++
+	}
+	if instance != d.config.Instance { // our own may be about to be used
+		_ = d.config.Run.Remove(instance + "/" + graftDir) // missing: nothing was lent
 	}
 	return nil
 }

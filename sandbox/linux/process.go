@@ -80,6 +80,16 @@ func IsolationOf(pid int, runtime string) (sandbox.Isolation, error) {
 	return sandbox.IsolationUserns, nil
 }
 
+// What counts in a sandbox's user namespace counts for its owner as well, the
+// host's root (user_namespaces(7)): so each gets a part of the limit of whoever
+// starts it, or one could use up the host's own.
+
+// QueueShare is a sandbox's part of RLIMIT_MSGQUEUE, in bytes.
+func QueueShare(limit uint64) uint64 { return limit / 4 }
+
+// SignalShare is a sandbox's part of RLIMIT_SIGPENDING, in signals.
+func SignalShare(limit uint64) uint64 { return limit / 8 }
+
 func readRlimits(pid int, a *sandbox.Applied) error {
 	var files, core unix.Rlimit
 	err := errors.Join(unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &files), unix.Prlimit(pid, unix.RLIMIT_CORE, nil, &core))

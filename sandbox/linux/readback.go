@@ -2,6 +2,7 @@ package linux
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
@@ -16,10 +17,9 @@ func CPUs(l policies.Limits) int {
 	return min(l.CPUs, runtime.NumCPU())
 }
 
-// Apply reads the group's limits back. A limit whose controller this host has not
-// got was never set: it is named, and the policy decides.
+// Apply reads the group's limits back. One whose controller does not hold this
+// group stays 0: whether the host could have held it is the driver's to know.
 func (g Group) Apply(a *sandbox.Applied) error {
-	a.Unable = append(a.Unable, g.All.Unable()...)
 	var errs [3]error
 	if g.has("memory") {
 		a.Memory, errs[0] = g.Read("memory", "memory.limit_in_bytes", "memory.max")
@@ -39,7 +39,25 @@ func (g Group) has(controller string) bool {
 	return ok
 }
 
-// Unable are the controls that can't be enforced for want of a controller.
+// Insist refuses to begin on a host that can't enforce what the policy doesn't go
+// without. The supervisor compares every sandbox with the policy; this much the
+// runner does by itself, so that one that was taken over starts none (attack case
+// A19).
+func Insist(policy policies.Policy, unable []policies.Control) error {
+	var failed error
+	for _, control := range unable {
+		if !policy.Tolerates(control) {
+			failed = errors.Join(failed, fmt.Errorf("%s: it can't be enforced on this host, and the policy %s doesn't go without it", control, policy.Name))
+		}
+	}
+	if failed == nil {
+		return nil
+	}
+	return &sandbox.Error{Kind: sandbox.KindStart, Op: "comparing the host with the policy", Err: failed}
+}
+
+// Unable are the controls that can't be enforced for want of a controller. Ask
+// before there is any sandbox: later, what merely failed looks the same.
 func (c *Cgroups) Unable() []policies.Control {
 	var unable []policies.Control
 	for _, needs := range []struct {

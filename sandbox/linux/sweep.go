@@ -19,6 +19,10 @@ import (
 // SweepDisks removes what an earlier runner left of its disks in dir. The caller
 // makes none meanwhile: one on its way from file to mount looks the same.
 func SweepDisks(dir string, swept sandbox.Swept) error {
+	dir, err := filepath.EvalSymlinks(dir) // as the kernel names the files of loop devices
+	if err != nil {
+		return fmt.Errorf("resolving the disks' directory: %w", err)
+	}
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return fmt.Errorf("opening the disks: %w", err)

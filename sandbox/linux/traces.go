@@ -36,6 +36,12 @@ type Traces struct {
 	Disks    string   // directory of this instance's disk files
 	Cgroups  *Cgroups // where its label lies
 	Log      *slog.Logger
+	// Engine is the socket of the engine that this instance lends mounts to; empty:
+	// none.
+	Engine string
+	// Lent takes back what an instance of the same engine has lent to it. It is nil
+	// where Engine is empty.
+	Lent func(ctx context.Context, instance string, swept sandbox.Swept) error
 }
 
 // trace is the file's text.
@@ -44,6 +50,9 @@ type trace struct {
 	Groups []string `json:"groups"`
 	// Disks is the directory of its disk files, without a link in its path.
 	Disks string `json:"disks"`
+	// Engine is the engine that it lent mounts to. Only a driver of the same one
+	// can take them back.
+	Engine string `json:"engine,omitempty"`
 }
 
 // instanceName is what the runner lets an instance be called.
@@ -55,7 +64,7 @@ func (t Traces) Leave() error {
 	if err != nil {
 		return fmt.Errorf("resolving the disks' directory: %w", err)
 	}
-	text, err := json.Marshal(trace{Groups: t.groups(), Disks: disks})
+	text, err := json.Marshal(trace{Groups: t.groups(), Disks: disks, Engine: t.Engine})
 	if err == nil {
 		err = t.Run.WriteFile(tracePath(t.Instance), text, 0o600)
 	}
@@ -136,8 +145,16 @@ func (t Traces) sweepOther(ctx context.Context, instance string, swept sandbox.S
 	if err != nil {
 		return err
 	}
+	if found.Engine != "" && found.Engine == t.Engine {
+		if err := t.Lent(ctx, instance, swept); err != nil {
+			return err
+		}
+	}
 	if err := found.sweep(ctx, instance, swept); err != nil {
 		return err
+	}
+	if found.Engine != t.Engine && found.Engine != "" {
+		return nil // what it has lent is for whoever uses that engine
 	}
 	Count(swept, "lock", 1)
 	return dropTrace(t.Run, instance)

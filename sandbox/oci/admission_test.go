@@ -104,7 +104,7 @@ func TestB18MemoryIsBookedAcrossInstances(t *testing.T) {
 	if err := unix.Kill(victim.Pid(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-victim.Done()
+	_ = victim.Close() // waits until its locks are nobody's
 	var others []*neighbour
 	for _, n := range all {
 		if n != victim {

@@ -2,7 +2,6 @@ package oci_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/oci"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/proof"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
 )
 
 // carrying is the first argument of a runner that holds files which whatever it
@@ -100,10 +100,7 @@ func TestA05NoRuntimeEntersALiveSandbox(t *testing.T) {
 	config := config(t, "test-a05")
 	dir := t.TempDir()
 	log, wrapper := filepath.Join(dir, "log"), filepath.Join(dir, "runc")
-	script := fmt.Sprintf("#!/bin/sh\necho \"$@\" >> %s\nexec %s \"$@\"\n", log, config.Runtime)
-	if err := errors.Join(os.WriteFile(wrapper, []byte(script), 0o700), os.Chmod(wrapper, 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	sandboxtest.WriteProgram(t, wrapper, fmt.Sprintf("#!/bin/sh\necho \"$@\" >> %s\nexec %s \"$@\"\n", log, config.Runtime), 0o755)
 	config.Runtime = wrapper
 	wholeLife(t, start(t, config))
 	raw, err := os.ReadFile(log)

@@ -120,7 +120,7 @@ func (b *box) describe(spec sandbox.Spec, userns *namespace) error {
 	return writeBundle(b.dir, bundle(plan{
 		rootfs: b.rootfs(), cgroup: b.group.Path,
 		first: b.job.ids.first, limits: spec.Limits, cpus: linux.CPUs(spec.Limits),
-		swap: d.cgroups.SwapAccounting(), unable: d.cgroups.Unable(), seccomp: filter, guest: d.runtime.guest, userns: userns.path(),
+		swap: d.cgroups.SwapAccounting(), unable: d.unable, seccomp: filter, guest: d.runtime.guest, userns: userns.path(),
 		rootless: d.config.Rootless,
 	}))
 }
@@ -285,7 +285,8 @@ func (b *box) Collect(ctx context.Context, w io.Writer) error {
 	return linux.Collect(ctx, filepath.Join(b.disk.Path, "up", "workspace"), linux.CollectLimits(b.limits), w)
 }
 
-// Close removes the sandbox, whatever of it exists.
+// Close removes the sandbox, whatever of it exists; after a failure a further call
+// goes on.
 func (b *box) Close(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -295,22 +296,34 @@ func (b *box) Close(ctx context.Context) error {
 	if err := b.end(ctx); err != nil {
 		return err
 	}
-	b.closed = true
+	b.done = true
 	for _, f := range []*os.File{b.pipes.Stdin, b.pipes.Stdout} {
 		if f != nil {
 			_ = f.Close()
 		}
 	}
-	failed := b.unmountRoot()
-	if b.disk != nil {
-		failed = errors.Join(failed, b.disk.Release())
+	b.pipes = sandbox.Pipes{}
+	if err := errors.Join(b.unmountRoot(), b.releaseDisk()); err != nil {
+		return err // what is still mounted must not be emptied
 	}
 	if b.job.driver.config.Rootless {
 		b.job.driver.runtime.delete(ctx, b.id)
 	}
-	failed = errors.Join(failed, b.job.driver.runtime.forget(b.id), b.group.Remove(), os.RemoveAll(b.dir))
-	b.job.mu.Lock()
-	delete(b.job.boxes, b)
-	b.job.mu.Unlock()
-	return failed
+	if err := errors.Join(b.job.driver.runtime.forget(b.id), b.group.Remove(), os.RemoveAll(b.dir)); err != nil {
+		return err
+	}
+	b.closed = true
+	b.job.forget(b)
+	return nil
+}
+
+func (b *box) releaseDisk() error {
+	if b.disk == nil {
+		return nil
+	}
+	if err := b.disk.Release(); err != nil {
+		return err
+	}
+	b.disk = nil
+	return nil
 }

@@ -94,8 +94,8 @@ func process(p plan) *specs.Process {
 			rlimit("RLIMIT_CORE", unix.RLIMIT_CORE, uint64(p.limits.CoreBytes)),
 			// As with inotify (boundedNamespace), what these count is the host
 			// root's as well.
-			rlimit("RLIMIT_MSGQUEUE", unix.RLIMIT_MSGQUEUE, hard(unix.RLIMIT_MSGQUEUE)/4),
-			rlimit("RLIMIT_SIGPENDING", unix.RLIMIT_SIGPENDING, hard(unix.RLIMIT_SIGPENDING)/share),
+			rlimit("RLIMIT_MSGQUEUE", unix.RLIMIT_MSGQUEUE, linux.QueueShare(hard(unix.RLIMIT_MSGQUEUE))),
+			rlimit("RLIMIT_SIGPENDING", unix.RLIMIT_SIGPENDING, linux.SignalShare(hard(unix.RLIMIT_SIGPENDING))),
 		},
 	}
 	if p.guest || p.rootless {

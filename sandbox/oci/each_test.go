@@ -89,7 +89,7 @@ func killBelow(t *testing.T, box sandbox.Sandbox, pid int) {
 	ran := make(chan error, 1)
 	go func() {
 		exit, err := box.Run(context.Background(), sandbox.Command{
-			Argv: []string{"sh", "-c", "while :; do echo x > file; cat file > /dev/null; ls / > /dev/null; sleep 0.01; done"}, Timeout: 20 * time.Second,
+			Argv: []string{"sh", "-c", "while :; do echo x > file; cat file > /dev/null; ls / > /dev/null; sleep 0.01; done"}, Timeout: patience,
 		})
 		if err == nil && !exit.Gone {
 			err = fmt.Errorf("the command went on to %+v", exit)

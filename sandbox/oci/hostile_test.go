@@ -10,18 +10,14 @@ import (
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
 )
 
 // script writes a program that stands in for a runtime.
 func script(t testing.TB, name, text string, mode os.FileMode) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(path, mode); err != nil {
-		t.Fatal(err)
-	}
+	sandboxtest.WriteProgram(t, path, text, mode)
 	return path
 }
 

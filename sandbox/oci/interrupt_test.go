@@ -91,7 +91,5 @@ func TestCancelledStartLeavesNothing(t *testing.T) {
 	if err := job.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(before, left(t, c.Pid(), config.Instance)); diff != "" {
-		t.Errorf("left behind (-before +after):\n%s", diff)
-	}
+	eventually(t, "nothing is left", func() bool { return cmp.Equal(before, left(t, c.Pid(), config.Instance)) })
 }

@@ -77,6 +77,12 @@ func (j *job) admit(b *box) error {
 	return nil
 }
 
+func (j *job) forget(b *box) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.boxes, b)
+}
+
 // lowers returns the lower directories, topmost first: ours, the job's layers,
 // the image.
 func (j *job) lowers(spec sandbox.Spec) ([]string, error) {

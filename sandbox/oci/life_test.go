@@ -334,12 +334,15 @@ func wantClean(t testing.TB, config runner.Config) {
 	})
 }
 
+// patience is more than a slow and busy machine needs for anything.
+const patience = 2 * time.Minute
+
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 10 s", what)
+			t.Fatalf("%s: not within %s", what, patience)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

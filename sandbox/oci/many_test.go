@@ -84,7 +84,7 @@ func TestJ10ManyJobs(t *testing.T) {
 	}
 	var after held
 	settled := func() bool { after = holds(t, c, config); return cmp.Equal(before, after) }
-	for end := time.Now().Add(10 * time.Second); !settled() && time.Now().Before(end); {
+	for end := time.Now().Add(patience); !settled() && time.Now().Before(end); {
 		time.Sleep(20 * time.Millisecond)
 	}
 	if diff := cmp.Diff(before, after); diff != "" {

@@ -37,7 +37,7 @@ type Config struct {
 	Binaries linux.Binaries  // programs of ours
 	Pool     int             // mounted disks held ready; 0: none
 	Log      *slog.Logger    // never nil
-	Limits   policies.Limits // the policy's; the pool makes disks of their size
+	Policy   policies.Policy // what no job may go without
 	Rootless bool            // we are root of a user namespace only
 
 	// Seccomp returns the filter of a profile.
@@ -51,6 +51,7 @@ type Driver struct {
 	cgroups *linux.Cgroups
 	quick   *linux.Quickener
 	traces  linux.Traces
+	unable  []policies.Control // of this host, as found at the start
 	ids     idSpace
 	pool    *linux.Pool
 	// rateless: that disks have no limit of their rate is told once.
@@ -83,6 +84,7 @@ func New(config Config) (*Driver, error) {
 	if d.cgroups, err = findCgroups(config.Rootless); err != nil {
 		return nil, err
 	}
+	d.unable = findUnable(config.Rootless, d.cgroups)
 	if d.ids, err = findIDs(config.Rootless); err != nil {
 		return nil, err
 	}
@@ -109,6 +111,9 @@ func (d *Driver) name(kind string) string {
 // OpenJob takes an id range and builds what all sandboxes of the job share.
 func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.DriverJob, error) {
 	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := linux.Insist(d.config.Policy, d.unable); err != nil {
 		return nil, err
 	}
 	j := &job{

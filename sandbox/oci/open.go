@@ -28,7 +28,7 @@ func Open(place sandbox.Place) (sandbox.Driver, error) {
 	d, err := New(Config{
 		Instance: place.Instance, Runtime: place.Runtime, Stage: place.Stage, Disks: place.Disks,
 		Run: place.Run, Images: store, Binaries: linux.Binaries{Init: place.Init, Git: place.Git},
-		Pool: pooled, Log: place.Log, Rootless: place.Rootless, Seccomp: func(p sandbox.Profile) (*specs.LinuxSeccomp, error) {
+		Pool: pooled, Log: place.Log, Policy: place.Policy, Rootless: place.Rootless, Seccomp: func(p sandbox.Profile) (*specs.LinuxSeccomp, error) {
 			return policies.Seccomp(policies.SeccompKind(p))
 		},
 	})

@@ -98,7 +98,7 @@ func TestOrdinaryUsersRunnerHasNothing(t *testing.T) {
 		}
 	}
 	config.Instance, config.Policy = "test-strict", "strict"
-	if _, err := start(t, config).Probe(t.Context()); sandbox.KindOf(err) != sandbox.KindStart || !strings.Contains(err.Error(), "memory: 0 bytes") {
+	if _, err := start(t, config).Probe(t.Context()); sandbox.KindOf(err) != sandbox.KindStart || !strings.Contains(err.Error(), "memory: it can't be enforced") {
 		t.Errorf("a sandbox under strict: %v", err)
 	}
 }

@@ -23,7 +23,7 @@ func (b *box) Applied(ctx context.Context) (sandbox.Applied, error) {
 	if b.done || b.closed || b.process == nil {
 		return sandbox.Applied{}, &sandbox.Error{Kind: sandbox.KindRefused, Op: "reading a sandbox back: it has ended"}
 	}
-	var a sandbox.Applied
+	a := sandbox.Applied{Unable: b.job.driver.unable}
 	err := errors.Join(b.applyIsolation(&a), b.group.Apply(&a), b.disk.Apply(b.rootfs(), &a), linux.ReadProcess(b.process.Pid, &a))
 	if err != nil {
 		return sandbox.Applied{}, startError("reading a sandbox back", err)

@@ -82,9 +82,8 @@ func smallHostDisk(t testing.TB) string {
 		}
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("umount", dir).CombinedOutput(); err != nil {
-			t.Errorf("unmounting: %v %s", err, out)
-		}
+		// Loop devices on it detach a moment after their last user.
+		eventually(t, "the file system is unmounted", func() bool { return unix.Unmount(dir, 0) == nil })
 	})
 	return dir
 }

@@ -250,9 +250,20 @@ func rootlessFacts(prefix string) []sandbox.Control {
 	return controls
 }
 
+// findUnable is what the host can't enforce. As an ordinary user a limit by user id
+// stands in for the control group of tasks, and without swap none needs a limit.
+func findUnable(rootless bool, groups *linux.Cgroups) []policies.Control {
+	unable := groups.Unable()
+	if !rootless {
+		return unable
+	}
+	return slices.DeleteFunc(unable, func(c policies.Control) bool {
+		return c == policies.ControlPIDs || c == policies.ControlSwap && !linux.HostHasSwap()
+	})
+}
+
 // readRootless reads what stands in for control groups.
 func readRootless(pid int, a *sandbox.Applied) (err error) {
-	a.Unable = []policies.Control{policies.ControlMemory, policies.ControlSwap, policies.ControlCPU}
 	a.NoSwap = !linux.HostHasSwap()
 	a.PIDs, err = linux.ReadTasks(pid)
 	return err

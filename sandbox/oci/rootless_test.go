@@ -11,6 +11,7 @@ import (
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
 )
 
 const rootlessEnv = "VEYRA_TEST_ROOTLESS"
@@ -30,13 +31,13 @@ func asOrdinary(t *testing.T, ids int) map[string]sandbox.Control {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write := func(path string, text []byte, mode os.FileMode) string {
-		if err := os.WriteFile(path, text, mode); err != nil {
+	write := func(path, text string) string {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return path
 	}
-	write(self, raw, 0o755)
+	sandboxtest.WriteProgram(t, self, string(raw), 0o755)
 	for at := dir; at != os.TempDir(); at = filepath.Dir(at) {
 		if err := os.Chmod(at, 0o755); err != nil {
 			t.Fatal(err)
@@ -48,7 +49,7 @@ func asOrdinary(t *testing.T, ids int) map[string]sandbox.Control {
 		"/etc/subuid": fmt.Sprintf("veyra-ordinary:300000:%d\n", ids),
 		"/etc/subgid": fmt.Sprintf("%d:300000:%d\n", ordinary, ids),
 	} {
-		script += fmt.Sprintf("mount --bind %s %s\n", write(filepath.Join(dir, filepath.Base(path)), []byte(line), 0o644), path)
+		script += fmt.Sprintf("mount --bind %s %s\n", write(filepath.Join(dir, filepath.Base(path)), line), path)
 	}
 	// The group file may name only what the host has: newgidmap asks for none.
 	script += fmt.Sprintf("exec setpriv --reuid %d --regid %d --clear-groups --inh-caps=-all %s\n", ordinary, ordinary, self)

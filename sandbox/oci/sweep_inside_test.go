@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
@@ -55,6 +56,46 @@ func TestSweepFinishesWhatCloseCouldNot(t *testing.T) {
 	}
 	if swept, err := d.Sweep(context.Background()); err != nil || len(swept) != 0 {
 		t.Errorf("another sweep took %v, %v", swept, err)
+	}
+}
+
+// TestCloseGoesOnWhereItFailed: a sandbox that could not be removed to the end is
+// not forgotten, and its job keeps what it booked.
+func TestCloseGoesOnWhereItFailed(t *testing.T) {
+	d := bareDriver(t)
+	j := &job{driver: d, spec: sandbox.JobSpec{ID: "kept"}, boxes: map[*box]bool{}, ids: &idRange{lock: lockFile(t, d, "range")}, booked: lockFile(t, d, "booking")}
+	if err := d.admit(j); err != nil {
+		t.Fatal(err)
+	}
+	b := &box{job: j, id: "s1", dir: t.TempDir(), group: linux.Group{All: d.cgroups, Path: filepath.Join(d.label(), "s1")}}
+	j.boxes[b] = true
+	inTheWay := filepath.Join(d.cgroups.Trees[0].Own, b.group.Path, "in the way")
+	if err := os.MkdirAll(inTheWay, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := j.Close(context.Background()); err == nil {
+			t.Fatal("a sandbox whose control group stays was closed")
+		}
+		if _, err := hostlock.Take(d.config.Run, "booking"); err == nil {
+			t.Fatal("the booking is free")
+		}
+	}
+	if err := os.Remove(inTheWay); err != nil {
+		t.Fatal(err)
+	}
+	if swept, err := d.Sweep(context.Background()); err != nil || swept["container"] != 1 || len(d.jobs) != 0 {
+		t.Errorf("a sweep took %v, %v; %d jobs are left", swept, err, len(d.jobs))
+	}
+}
+
+// TestA19NoJobThatThePolicyRefuses: whoever asks.
+func TestA19NoJobThatThePolicyRefuses(t *testing.T) {
+	d := bareDriver(t)
+	d.config.Policy.Name, d.unable = "mine", d.cgroups.Unable()
+	_, err := d.OpenJob(context.Background(), sandbox.JobSpec{ID: "one"})
+	if err == nil || !strings.Contains(err.Error(), "memory: ") || len(d.jobs) > 0 {
+		t.Errorf("a host without controllers: %v, %d jobs", err, len(d.jobs))
 	}
 }
 

@@ -221,6 +221,11 @@ func (s *server) create(ctx context.Context, r request) (reply, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.jobs[r.Job] != job {
+		// Its sandboxes end with it. One must not be named any more, and its
+		// pipes are waited for by whoever closes it.
+		return reply{}, refuse("job %.80q was closed meanwhile", r.Job)
+	}
 	s.next++
 	name := fmt.Sprintf("sandbox-%d", s.next)
 	s.boxes[name] = openBox{r.Job, box}

@@ -39,6 +39,44 @@ func (r *recorder) OpenJob(_ context.Context, spec sandbox.JobSpec) (sandbox.Dri
 	return recordedJob{r}, nil
 }
 
+// slowJob makes a sandbox that is ready when its job is closed.
+type slowJob struct {
+	recordedJob
+	creating, closed chan struct{}
+}
+
+func (j slowJob) Create(context.Context, sandbox.Spec) (sandbox.DriverSandbox, error) {
+	close(j.creating)
+	<-j.closed
+	return nil, nil
+}
+
+func (j slowJob) Close(context.Context) error {
+	close(j.closed)
+	return nil
+}
+
+// TestSandboxOfAJobThatWasClosedMeanwhile is refused in an answer, and has no name
+// that a later request could use.
+func TestSandboxOfAJobThatWasClosedMeanwhile(t *testing.T) {
+	policy, err := policies.Builtin("strict")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := slowJob{recordedJob{&recorder{}}, make(chan struct{}), make(chan struct{})}
+	s := &server{jobs: map[sandbox.JobID]*openJob{"a": {slow, policy.Limits}}, boxes: map[string]openBox{}}
+	go func() {
+		<-slow.creating
+		_ = s.closeJob(context.Background(), "a")
+	}()
+	spec := sandbox.Spec{Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: policy.Limits}
+	_, err = s.create(t.Context(), request{Job: "a", Spec: &spec})
+	var typed *sandbox.Error
+	if !errors.As(err, &typed) || typed.Kind != sandbox.KindRefused || len(s.boxes) != 0 {
+		t.Errorf("%v, %d sandboxes have names", err, len(s.boxes))
+	}
+}
+
 // count is how many Specs got through.
 func (r *recorder) count() int {
 	r.mu.Lock()

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -35,6 +37,18 @@ func PythonImage(t testing.TB) images.Digest {
 		return ""
 	}
 	return image.Digest
+}
+
+// WriteProgram writes what is to be executed, by a process of its own: what this
+// one has open for writing, each of its forks has open for a moment, too, and a
+// file that anybody has open for writing can't be executed.
+func WriteProgram(t testing.TB, path, text string, perm os.FileMode) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", `cat > "$1" && chmod "$2" "$1"`, "sh", path, strconv.FormatInt(int64(perm.Perm()), 8))
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("writing %s: %v %s", path, err, out)
+	}
 }
 
 // built is veyra-init, made once a test program.

@@ -101,7 +101,7 @@ const patience = 2 * time.Minute
 
 // sampled is longer than init needs to notice that a disk is full, in a shell's
 // and in Python's words.
-const sampled = "1"
+const sampled = "0.5"
 
 func ctxOf(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), bounded)

@@ -80,7 +80,7 @@ class Model:
             raise Refusal(400, {"error": {"message": "no case"}})
         if job.hold is not None:
             job.held.set()
-            job.hold.wait(60)
+            job.hold.wait(240)
             raise Dropped()
         return job
 

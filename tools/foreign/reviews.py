@@ -258,7 +258,7 @@ def answered(*faults):
         job = submit(world, GOOD, faults=faults)
         world.deliver(job)
         wait(lambda: len(job.submissions) > len(faults), 90, "the last submission")
-        assert job.done.wait(10), "the verdict was not taken"
+        assert job.done.wait(60), "the verdict was not taken"
         concluded(job, "APPROVED")
         equal((len(job.submissions), len({raw for _, raw in job.submissions}), job.asked), (len(faults) + 1, 1, 1), "submissions, different bodies, judgements")
         times = [at for at, _ in job.submissions]
@@ -281,13 +281,13 @@ def new_lease_fences(world):
     job = submit(world, GOOD)
     job.hold = threading.Event()
     world.deliver(job)
-    assert job.held.wait(60), "the model was not asked"
+    assert job.held.wait(240), "the model was not asked"
     with world.plane.lock:
         job.lease()
         hold, job.hold, beats = job.hold, None, job.beats
     wait(lambda: job.beats >= beats + 2, 20, "two beats")
     hold.set()
-    assert job.done.wait(90), "the new lease's run did not end"
+    assert job.done.wait(360), "the new lease's run did not end"
     concluded(job, "APPROVED")
 
 
@@ -299,7 +299,7 @@ def lease_over(world):
     with world.plane.lock:
         job.lease()
         job.faults, old = [], len(job.submissions)
-    assert job.done.wait(90), "the new lease brought no verdict"
+    assert job.done.wait(360), "the new lease brought no verdict"
     equal((job.accepted["verdict"], job.asked), ("APPROVED", 2), "verdict, judgements")
     late = [raw for _, raw in job.submissions[old:]]
     equal(len(late), 1, "submissions under the new lease")
@@ -334,12 +334,12 @@ def killed_at_work(world):
     job = submit(world, GOOD)
     job.hold = threading.Event()
     world.deliver(job)
-    assert job.held.wait(60), "the model was not asked"
+    assert job.held.wait(240), "the model was not asked"
     hold, job.hold = job.hold, None
     world.daemon.kill()
     hold.set()
     restart(world)
-    assert job.done.wait(120), "the restarted daemon did not end the verification"
+    assert job.done.wait(480), "the restarted daemon did not end the verification"
     concluded(job, "APPROVED")
 
 

@@ -16,6 +16,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -78,15 +79,15 @@ class World:
         if self.daemon and self.daemon.poll() is None:
             self.daemon.send_signal(signal.SIGTERM)
             try:
-                self.daemon.wait(60)
+                self.daemon.wait(240)
             except subprocess.TimeoutExpired:
                 self.daemon.send_signal(signal.SIGTERM)
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.daemon.wait(20)
+                    self.daemon.wait(80)
                 if self.daemon.poll() is None:
                     self.daemon.kill()
                     self.daemon.wait()
-                raise AssertionError("SIGTERM did not end the idle daemon within 60 s") from None
+                raise AssertionError("SIGTERM did not end the idle daemon within 240 s") from None
         return self.daemon.returncode if self.daemon else 0
 
     def tail(self, lines=15):
@@ -100,7 +101,7 @@ class World:
             return None
 
     def call(self, method, path, body=None, connection=None, port=None):
-        connection = connection or http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=20)
+        connection = connection or http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=120)
         headers = {"User-Agent": "Veyra-Control-Plane/1", "Content-Type": "application/json"} if body is not None else {}
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
@@ -123,7 +124,7 @@ class World:
             self.plane.jobs[job.number] = job
         return job
 
-    def run(self, job, timeout=120):
+    def run(self, job, timeout=480):
         self.deliver(job)
         if not job.done.wait(timeout):
             raise AssertionError(f"no accepted result within {timeout} s; phases {job.phases[-3:]}, "
@@ -135,8 +136,11 @@ class World:
 
 
 def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+    """A port below those that the kernel gives to connections: one of them might take it meanwhile."""
+    for port in random.sample(range(30_000, 32_700), 1000):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 def perform(world, name, scenario):

@@ -9,12 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -156,7 +158,7 @@ func (e *Engine) Run() {
 
 func (e *Engine) await() {
 	e.t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); ; {
+	for deadline := time.Now().Add(3 * time.Minute); ; {
 		if _, err := e.ask("/_ping"); err == nil {
 			return
 		} else if e.ended() || time.Now().After(deadline) {
@@ -181,7 +183,7 @@ func (e *Engine) ask(path string) (string, error) {
 		DisableKeepAlives: true,
 		DialContext:       func(context.Context, string, string) (net.Conn, error) { return net.Dial("unix", e.Socket) },
 	}
-	client := http.Client{Timeout: 5 * time.Second, Transport: transport}
+	client := http.Client{Timeout: time.Minute, Transport: transport}
 	answer, err := client.Get("http://engine" + path)
 	if err != nil {
 		return "", err
@@ -218,7 +220,7 @@ func (e *Engine) Stop() {
 	e.Signal(unix.SIGTERM)
 	select {
 	case <-e.exited:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		e.Kill()
 	}
 }
@@ -256,15 +258,31 @@ func (e *Engine) clean() {
 		e.Stop()
 	}
 	e.killLeft()
-	for range 200 {
-		if os.RemoveAll(e.Dir) == nil {
-			break
+	// What was killed holds mounts and control groups until it is all gone.
+	for deadline := time.Now().Add(time.Minute); !e.removed(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			e.t.Errorf("the engine %s left %s or control groups", e.Kind, e.Dir)
+			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
-	for _, group := range append(e.Groups(), e.parents()...) {
-		_ = unix.Rmdir(group)
+}
+
+// removed takes away what is left as far as it can be.
+func (e *Engine) removed() bool {
+	err := os.RemoveAll(e.Dir)
+	for _, parent := range e.parents() {
+		var groups []string
+		_ = filepath.WalkDir(parent, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.IsDir() {
+				groups = append(groups, path)
+			}
+			return nil // one may go meanwhile
+		})
+		for _, group := range slices.Backward(groups) { // the deepest first
+			_ = unix.Rmdir(group)
+		}
 	}
+	return err == nil && !slices.ContainsFunc(e.parents(), exists)
 }
 
 func (e *Engine) parents() []string {

@@ -1,0 +1,73 @@
+package docker
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// TestSweepLeavesTheLivingAlone: containers of runners that live, and those with
+// odd labels, stay. A dead one's successor may begin while a removal goes on.
+func TestSweepLeavesTheLivingAlone(t *testing.T) {
+	run, _ := runDirectory(t)
+	for _, name := range []string{"mine", "alive"} {
+		if err := run.Mkdir(name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lock, err := hostlock.Take(run, "alive/runner.lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Release()
+	labels := map[string]string{"a": "mine", "b": "mine", "c": "alive", "d": "dead", "e": "../alive", "f": ""}
+	var mu sync.Mutex // guards removed
+	var removed []string
+	d := &Driver{config: Config{Instance: "mine", Run: run, Log: slog.New(slog.DiscardHandler)}}
+	d.jobs = map[sandbox.JobID]*job{"one": {boxes: map[*box]bool{{container: "a"}: true}}}
+	d.engine = engineOf(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Api-Version", "1.51")
+		switch {
+		case r.Method == http.MethodDelete:
+			mu.Lock()
+			defer mu.Unlock()
+			id := path.Base(r.URL.Path)
+			if removed = append(removed, id); labels[id] == "dead" {
+				// Only with its lock is the directory of a dead instance there.
+				if _, err := run.Stat("dead"); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("the lock of a dead instance is held: %v", err)
+				}
+			}
+		case strings.HasSuffix(r.URL.Path, "/containers/json"):
+			_ = json.NewEncoder(w).Encode(listOf(labels))
+		}
+	})
+	swept := sandbox.Swept{}
+	if err := d.sweepContainers(t.Context(), swept); err != nil || swept["container"] != 2 {
+		t.Errorf("%v, %v", swept, err)
+	}
+	if diff := cmp.Diff([]string{"b", "d"}, removed); diff != "" {
+		t.Errorf("removed (-want +got):\n%s", diff)
+	}
+}
+
+func listOf(labels map[string]string) []map[string]any {
+	var all []map[string]any
+	for _, id := range slices.Sorted(maps.Keys(labels)) {
+		all = append(all, map[string]any{"Id": id, "Labels": map[string]string{labelInstance: labels[id]}})
+	}
+	return all
+}
