@@ -2,10 +2,7 @@ package oci_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -16,46 +13,12 @@ import (
 
 const rootlessEnv = "VEYRA_TEST_ROOTLESS"
 
-// ordinary is an account that only the test's mount namespace knows.
-const ordinary = 64_997
-
 // asOrdinary measures as a user with that many subordinate ids.
 func asOrdinary(t *testing.T, ids int) map[string]sandbox.Control {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("not applicable: needs root")
-	}
-	dir := t.TempDir()
-	self := filepath.Join(dir, "self")
-	raw, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(path, text string) string {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	sandboxtest.WriteProgram(t, self, string(raw), 0o755)
-	for at := dir; at != os.TempDir(); at = filepath.Dir(at) {
-		if err := os.Chmod(at, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	script := "set -e\n"
-	for path, line := range map[string]string{
-		"/etc/passwd": fmt.Sprintf("veyra-ordinary:x:%d:%d::/:/bin/sh\n", ordinary, ordinary),
-		"/etc/subuid": fmt.Sprintf("veyra-ordinary:300000:%d\n", ids),
-		"/etc/subgid": fmt.Sprintf("%d:300000:%d\n", ordinary, ids),
-	} {
-		script += fmt.Sprintf("mount --bind %s %s\n", write(filepath.Join(dir, filepath.Base(path)), line), path)
-	}
-	// The group file may name only what the host has: newgidmap asks for none.
-	script += fmt.Sprintf("exec setpriv --reuid %d --regid %d --clear-groups --inh-caps=-all %s\n", ordinary, ordinary, self)
-	cmd := exec.Command("unshare", "--mount", "--propagation", "private", "sh", "-c", script)
-	cmd.Env = append(os.Environ(), rootlessEnv+"=1")
-	cmd.Stderr = os.Stderr
+	o := sandboxtest.NewOrdinary(t, ids)
+	cmd := o.Command(t, false, o.Copy(t, "/proc/self/exe", "self"))
+	cmd.Env, cmd.Stderr = append(cmd.Env, rootlessEnv+"=1"), os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)

@@ -118,8 +118,12 @@ func becomeOrdinary(dir, caps string, argv []string) error {
 	return syscall.Exec(setpriv, append(words, argv...), os.Environ())
 }
 
-// lendImages shows the store at target as if all of it were the user's.
+// lendImages shows the store, if there is one, at target as if all of it were the
+// user's.
 func lendImages(store, target string) error {
+	if _, err := os.Stat(store); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
 	userns, err := onlyOrdinary()
 	if err != nil {
 		return err
