@@ -126,6 +126,8 @@ func TestOrdinaryUserIsRefused(t *testing.T) {
 		{"runsc is driven by root only", nil, 125, []string{"sandbox", "run", "--policy", own, "--runtime", "runsc", "--", "true"}},
 		{"a Docker Engine is driven by root only", nil, 125, []string{"sandbox", "run", "--policy", own, "--backend", "docker", "--runtime", "runc", "--", "true"}},
 		{"mode 0700", []string{"XDG_RUNTIME_DIR=" + u.Dir}, 125, []string{"sandbox", "run", "--policy", own, "--", "true"}},
+		{"is another user's", []string{"VEYRA_CACHE_DIR=" + u.Dir}, 125, []string{"sandbox", "run", "--policy", own, "--", "true"}},
+		{"is another user's", []string{"VEYRA_CACHE_DIR=" + u.Dir}, 4, []string{"doctor", "--policy", own}},
 		{"--prove attacks every control", nil, 4, []string{"doctor", "--prove", "--policy", own}},
 		{memory, nil, 4, []string{"doctor", "--policy", "strict"}},
 		{"needs root", nil, 4, []string{"run", "--policy", own, "--state-dir", filepath.Join(u.Own, "state")}},

@@ -60,6 +60,22 @@ func (s *Settings) checkRootless(name string) error {
 	return nil
 }
 
+// checkCache wants an ordinary user's own store: root's can't be entered.
+func (s *Settings) checkCache() error {
+	info, err := os.Stat(s.CacheDir)
+	if !rootless() || errors.Is(err, os.ErrNotExist) {
+		return nil // one that can't be made is told when it is made
+	}
+	if err != nil {
+		return fmt.Errorf("looking at cache_dir: %w", err)
+	}
+	if st, known := info.Sys().(*syscall.Stat_t); !known || int(st.Uid) != os.Geteuid() {
+		return withCode(exitHost, "cache_dir %s is another user's: name a directory of yours by cache_dir or VEYRA_CACHE_DIR, "+
+			"with a copy of root's images that was given to you", s.CacheDir)
+	}
+	return nil
+}
+
 var errNotOurs = errors.New("it must be a directory of this user's that nobody else can enter (mode 0700)")
 
 // rootlessRun is where all instances of this user find each other.

@@ -198,6 +198,8 @@ func (d *diagnosis) rootless(ctx context.Context, s *Settings) error {
 	if err := s.checkRootless(s.Sandbox.Runtime); err != nil {
 		return err
 	}
-	d.Backend.Controls, err = measureRootless(ctx, policy)
-	return err
+	if d.Backend.Controls, err = measureRootless(ctx, policy); err != nil {
+		return err
+	}
+	return s.checkCache()
 }

@@ -144,6 +144,9 @@ func prepareThrowaway(ctx context.Context, o *options, so sandboxOptions) (*thro
 	if err := so.choose(s); err != nil {
 		return nil, err
 	}
+	if err := s.checkCache(); err != nil {
+		return nil, err
+	}
 	t := &throwaway{options: so, json: o.json}
 	if err := t.openDirectories(); err != nil {
 		return nil, err
