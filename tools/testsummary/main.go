@@ -5,11 +5,13 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"slices"
 	"strings"
 )
@@ -21,6 +23,13 @@ type event struct {
 	ImportPath string
 	Test       string
 	Output     string
+	Elapsed    float64 // seconds
+}
+
+// spent is how long one test took, in seconds.
+type spent struct {
+	name
+	seconds float64
 }
 
 type name struct{ pkg, test string }
@@ -30,6 +39,7 @@ type summary struct {
 	out                     io.Writer
 	kept                    map[name][]string
 	reasons                 map[string]bool
+	slow                    []spent
 	passed, failed, skipped int
 	broken                  bool // a package that failed without a failing test
 }
@@ -78,6 +88,7 @@ func (s *summary) take(e event) {
 	case "build-fail":
 		s.broken = true
 	case "pass":
+		s.slow = append(s.slow, spent{key, e.Elapsed})
 		s.ended(key, &s.passed)
 	case "skip":
 		s.skip(key)
@@ -116,8 +127,23 @@ func (s *summary) fail(key name) {
 	s.ended(key, &s.failed)
 }
 
+// slowest shows where the time went: tests and their cases, the longest first,
+// from six seconds on; a test holds the time of its cases, too.
+func (s *summary) slowest() {
+	slices.SortFunc(s.slow, func(a, b spent) int { return cmp.Compare(b.seconds, a.seconds) })
+	shown := 0
+	for _, t := range s.slow {
+		if t.test == "" || t.seconds < 6 || shown == 25 {
+			continue
+		}
+		shown++
+		fmt.Fprintf(s.out, "%7.1f s  %s %s\n", t.seconds, path.Base(t.pkg), t.test)
+	}
+}
+
 // close shows the totals and adds the reasons to a file.
 func (s *summary) close(reasons string) error {
+	s.slowest()
 	fmt.Fprintf(s.out, "%d passed, %d failed, %d skipped\n", s.passed, s.failed, s.skipped)
 	if reasons == "" {
 		return nil
