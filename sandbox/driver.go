@@ -123,4 +123,7 @@ type Place struct {
 	Git      *os.File        // veyra-git, static; nil: none
 	Policy   policies.Policy // what no Spec may exceed
 	Log      *slog.Logger
+	// Rootless says that the runner is an ordinary user's: root of its own user
+	// namespace, with that user's subordinate ids behind it, and of nothing else.
+	Rootless bool
 }

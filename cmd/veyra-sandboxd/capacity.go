@@ -15,6 +15,9 @@ import (
 // sandbox, since a job books two.
 func scaledPolicy(s *Settings, dir string) (policies.Policy, error) {
 	capacity, err := hostCapacity(dir, int64(s.Keep.DiskFloor))
+	if rootless() {
+		capacity, err = memoryCapacity(runtime.NumCPU())
+	}
 	if err != nil {
 		return policies.Policy{}, err
 	}

@@ -93,8 +93,13 @@ func doctor(ctx context.Context, o *options, attacked bool) error {
 // probe really starts a sandbox under the policy, in an instance of its own, and
 // may attack more of them.
 func (d *diagnosis) probe(ctx context.Context, s *Settings, attacked bool) error {
-	if os.Geteuid() != 0 {
-		return d.rootless(ctx)
+	if rootless() {
+		if attacked {
+			return withCode(exitHost, "--prove attacks every control, and an ordinary user's sandboxes lack some: start it as root or with sudo")
+		}
+		if err := d.rootless(ctx, s); err != nil {
+			return err
+		}
 	}
 	disks := filepath.Join(s.CacheDir, "disks")
 	if err := os.MkdirAll(disks, 0o700); err != nil {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
 )
 
 // house is the built daemon and what it needs, shared by all tests of this
@@ -26,6 +27,7 @@ var house struct {
 }
 
 func TestMain(m *testing.M) {
+	sandboxtest.OrdinaryMain()
 	flag.Parse()
 	// These tests wait for beats more than they work.
 	if parallel := flag.Lookup("test.parallel"); parallel != nil && runtime.GOMAXPROCS(0) < 6 {

@@ -61,7 +61,7 @@ type chosen struct {
 // the policy refuses, is named and the next is tried. ctx bounds the starts and probes.
 func chooseRuntime(ctx context.Context, s *Settings, instance, disks string) (chosen, error) {
 	var c chosen
-	failed := checkPower()
+	failed := checkHelpers()
 	if failed != nil {
 		return c, failed
 	}
@@ -79,6 +79,9 @@ func chooseRuntime(ctx context.Context, s *Settings, instance, disks string) (ch
 // wantedRuntimes are tried in turn. An engine's are the engine's to list: the
 // driver takes the strongest, and there is no second try.
 func (s *Settings) wantedRuntimes() []string {
+	if s.Sandbox.Runtime == autoRuntime && rootless() {
+		return []string{rootlessRuntime}
+	}
 	if s.Sandbox.Runtime == autoRuntime && !s.usesDocker() {
 		return oci.Runtimes()
 	}
@@ -129,7 +132,10 @@ func (s *Settings) runtimeReason() string {
 // startRunner starts the privileged process for an instance of this host, with
 // an OCI runtime by name.
 func startRunner(ctx context.Context, s *Settings, name, instance, disks string) (*runner.Client, error) {
-	if err := checkPower(); err != nil {
+	if err := checkHelpers(); err != nil {
+		return nil, err
+	}
+	if err := s.checkRootless(name); err != nil {
 		return nil, err
 	}
 	policy, err := s.readPolicy()
@@ -143,15 +149,22 @@ func startRunner(ctx context.Context, s *Settings, name, instance, disks string)
 	if err := s.aim(&config, name); err != nil {
 		return nil, err
 	}
+	if rootless() {
+		if err := s.aimRootless(ctx, &config); err != nil {
+			return nil, err
+		}
+	}
 	return runner.Start(ctx, config)
 }
 
-// checkPower is what every runtime needs.
-func checkPower() error {
-	if os.Geteuid() != 0 {
-		return withCode(exitHost, "sandboxes need root for their mounts and id ranges: run it as root or with sudo")
+// aimRootless refuses what an ordinary user can't have before anything is started.
+func (s *Settings) aimRootless(ctx context.Context, config *runner.Config) (err error) {
+	if _, err := measureRootless(ctx, *config.Read); err != nil {
+		return err
 	}
-	return checkHelpers()
+	config.Rootless = true
+	config.Run, err = s.rootlessRun()
+	return err
 }
 
 func findRuntime(name string) (string, error) {
@@ -174,19 +187,19 @@ func tellPassedOver(log *slog.Logger, over []passedOver) {
 	}
 }
 
-// rootless measures what sandboxes of an ordinary user could be held by here.
-// None is started: what the policies want cannot be read back without root.
-func (d *diagnosis) rootless(ctx context.Context) error {
-	own, err := os.Executable()
+// rootless measures what sandboxes of an ordinary user are held by here, before
+// one is started: if none can be, that tells what is missing.
+func (d *diagnosis) rootless(ctx context.Context, s *Settings) error {
+	policy, err := s.readPolicy()
 	if err != nil {
-		return fmt.Errorf("finding this program: %w", err)
+		return err
 	}
-	d.Backend = sandbox.Report{Backend: "oci", Controls: oci.MeasureRootless(ctx, own)}
-	var lacking []string
-	for _, c := range d.Backend.Controls {
-		if !c.Enforced {
-			lacking = append(lacking, c.Name)
-		}
+	d.Backend.Backend = "oci"
+	if err := s.checkRootless(s.Sandbox.Runtime); err != nil {
+		return err
 	}
-	return fmt.Errorf("sandboxes are started by root only, run it as root or with sudo: for an ordinary user this host lacks %s", strings.Join(lacking, ", "))
+	if d.Backend.Controls, err = measureRootless(ctx, policy); err != nil {
+		return err
+	}
+	return s.checkCache()
 }

@@ -144,6 +144,9 @@ func prepareThrowaway(ctx context.Context, o *options, so sandboxOptions) (*thro
 	if err := so.choose(s); err != nil {
 		return nil, err
 	}
+	if err := s.checkCache(); err != nil {
+		return nil, err
+	}
 	t := &throwaway{options: so, json: o.json}
 	if err := t.openDirectories(); err != nil {
 		return nil, err
@@ -239,7 +242,7 @@ func inside(inner, outer string) bool {
 // none.
 func (t *throwaway) giveUp() error {
 	var keep []confine.Capability
-	if t.source != nil {
+	if t.source != nil && !rootless() {
 		keep = append(keep, unix.CAP_DAC_READ_SEARCH)
 	}
 	_, err := confine.Lockdown{UID: confine.Stay, GID: confine.Stay, Keep: keep}.Apply()

@@ -231,7 +231,7 @@ func (c *collector) isOpaque(fd int) (bool, error) {
 		return false, err
 	}
 	var value [8]byte
-	n, err := unix.Fgetxattr(fd, "trusted.overlay.opaque", value[:])
+	n, err := unix.Fgetxattr(fd, markSpace()+".overlay.opaque", value[:])
 	if errors.Is(err, unix.ENODATA) {
 		return false, nil
 	}
@@ -254,10 +254,10 @@ func (c *collector) checkXattrs(fd int) error {
 	}
 	for name := range strings.SplitSeq(string(buf[:n]), "\x00") {
 		space, rest, _ := strings.Cut(name, ".overlay.")
-		if rest == "" || (space != "trusted" && space != "user") {
+		if rest == "" || (space != trustedSpace && space != userSpace) {
 			continue
 		}
-		if space == "user" || !slices.Contains(overlayXattrs, rest) {
+		if space != markSpace() || !slices.Contains(overlayXattrs, rest) {
 			return fmt.Errorf("%.100q: %w", name, errForeign)
 		}
 	}

@@ -23,9 +23,11 @@ type Size struct{ Bytes, Inodes int64 }
 // Disk is an ext4 file system on a loop device over a sparse file that has no
 // name any more: when the mount goes, loop device and file go with it, also
 // after a crash.
+//
+// As an ordinary user it is a tmpfs, which has hard ends as well, in memory.
 type Disk struct {
 	Path   string // mount point on the runner's tmpfs
-	device string // "loop3"
+	device string // "loop3"; empty: in memory
 }
 
 // diskFlags: a sandbox's disk never carries devices or set-id programs.
@@ -202,6 +204,9 @@ func mountDisk(dir string, template *os.File, path string) (*Disk, error) {
 // not what its processes wrote.
 func (d *Disk) Failures() (int64, error) {
 	var sum int64
+	if d.device == "" {
+		return 0, nil // memory
+	}
 	for _, name := range []string{"errors_count", "warning_count"} {
 		n, err := ReadInt(filepath.Join("/sys/fs/ext4", d.device, name))
 		if err != nil {
@@ -242,13 +247,16 @@ func (d *Disk) Freeze(ctx context.Context, first uint32, parts []sandbox.Part) (
 
 // Quota reads the size back from the mounted file system.
 func (d *Disk) Quota() (Size, error) {
-	sectors, err := ReadInt(filepath.Join("/sys/block", d.device, "size"))
-	if err != nil {
-		return Size{}, fmt.Errorf("reading disk size: %w", err)
-	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(d.Path, &st); err != nil {
 		return Size{}, fmt.Errorf("reading disk: %w", err)
+	}
+	if d.device == "" {
+		return Size{Bytes: int64(st.Blocks) * st.Bsize, Inodes: int64(st.Files)}, nil
+	}
+	sectors, err := ReadInt(filepath.Join("/sys/block", d.device, "size"))
+	if err != nil {
+		return Size{}, fmt.Errorf("reading disk size: %w", err)
 	}
 	return Size{Bytes: sectors * 512, Inodes: int64(st.Files)}, nil
 }

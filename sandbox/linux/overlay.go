@@ -50,6 +50,9 @@ func overlayData(stage string, lowers []string, upper, work string) (string, err
 	n := len(lowers)
 	data := "lowerdir=" + strings.Join(names[:n], ":") +
 		",upperdir=" + names[n] + ",workdir=" + names[n+1] + "," + overlayOptions
+	if markSpace() == userSpace {
+		data += ",userxattr"
+	}
 	if len(data) >= os.Getpagesize() {
 		return "", fmt.Errorf("overlay with %d layers: %w", n, unix.E2BIG)
 	}

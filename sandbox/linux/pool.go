@@ -18,6 +18,7 @@ import (
 type Pool struct {
 	images, mounts string // directories of disk files and of mount points
 	want           int
+	inMemory       bool // each disk is a tmpfs, and none is held ready
 	log            *slog.Logger
 
 	filling sync.WaitGroup
@@ -50,6 +51,9 @@ func (p *Pool) Take(ctx context.Context, want Size) (*Disk, error) {
 
 // make formats the size's template if it is not the last one and mounts a copy.
 func (p *Pool) make(ctx context.Context, want Size) (*Disk, error) {
+	if p.inMemory {
+		return p.mountMemory(ctx, want)
+	}
 	template, path, err := p.prepare(ctx, want)
 	if err != nil {
 		return nil, err

@@ -38,6 +38,30 @@ func ReadProcess(pid int, a *sandbox.Applied) error {
 	return readMap(proc+"/uid_map", a)
 }
 
+// FirstOfOurs returns the pid if it is a child of ours and the first process of a
+// pid namespace, so that all others of the sandbox end with it; else none.
+func FirstOfOurs(pid int) ([]int, error) {
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	if err != nil {
+		return nil, fmt.Errorf("reading status of PID 1: %w", err)
+	}
+	fields := statusFields(string(status))
+	numbers := strings.Fields(fields["NSpid"])
+	if fields["PPid"] != strconv.Itoa(os.Getpid()) || len(numbers) < 2 || numbers[len(numbers)-1] != "1" {
+		return nil, nil
+	}
+	return []int{pid}, nil
+}
+
+// ReadTasks reads PID 1's hard limit of tasks for each user id.
+func ReadTasks(pid int) (int64, error) {
+	var tasks unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NPROC, nil, &tasks); err != nil {
+		return 0, fmt.Errorf("reading limits of PID 1: %w", err)
+	}
+	return clamp(tasks.Max), nil
+}
+
 // IsolationOf looks at the program that the host runs as PID 1: a guest's kernel
 // is the runtime itself, whatever else is a process of the host's kernel behind
 // its seccomp filter.

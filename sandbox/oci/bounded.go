@@ -22,11 +22,13 @@ import (
 // share is the part of the host's inotify objects that one sandbox may have.
 const share = 8
 
-// inotifyLimits are bounded for each sandbox; least is what tools need.
+// inotifyLimits are bounded for each sandbox; least is what tools need. In a user
+// namespace of our own the name says what nobody has bounded yet, and host what
+// holds for our user.
 var inotifyLimits = []struct {
-	name  string
-	least int64
-}{{"max_inotify_instances", 16}, {"max_inotify_watches", 8192}}
+	name, host string
+	least      int64
+}{{"max_inotify_instances", "max_user_instances", 16}, {"max_inotify_watches", "max_user_watches", 8192}}
 
 // namespace is a user namespace that a process of ours, init in its mode bound,
 // keeps until Close.
@@ -105,10 +107,12 @@ func startBound(first uint32, init string, args []string) (*namespace, error) {
 func boundArguments() ([]string, error) {
 	args := []string{"init", initwire.BoundMode}
 	for _, l := range inotifyLimits {
-		host, err := linux.ReadInt("/proc/sys/user/" + l.name)
-		if err != nil {
+		ours, err := linux.ReadInt("/proc/sys/user/" + l.name)
+		host, err2 := linux.ReadInt("/proc/sys/fs/inotify/" + l.host)
+		if err := errors.Join(err, err2); err != nil {
 			return nil, fmt.Errorf("reading the host's limit: %w", err)
 		}
+		host = min(host, ours)
 		args = append(args, l.name+"="+strconv.FormatInt(max(host/share, min(host, l.least)), 10))
 	}
 	return args, nil

@@ -69,6 +69,9 @@ func (b *box) start(ctx context.Context, lowers []string, spec sandbox.Spec) err
 // measured instead, and the log says so once.
 func (b *box) limitIO() {
 	d := b.job.driver
+	if d.config.Rootless {
+		return // its disk is memory
+	}
 	if _, err := b.group.LimitIO(b.disk); err != nil {
 		d.rateless.Do(func() { d.config.Log.Warn("sandboxes may use the disk as fast as they can", "error", err) })
 	}
@@ -118,6 +121,7 @@ func (b *box) describe(spec sandbox.Spec, userns *namespace) error {
 		rootfs: b.rootfs(), cgroup: b.group.Path,
 		first: b.job.ids.first, limits: spec.Limits, cpus: linux.CPUs(spec.Limits),
 		swap: d.cgroups.SwapAccounting(), unable: d.unable, seccomp: filter, guest: d.runtime.guest, userns: userns.path(),
+		rootless: d.config.Rootless,
 	}))
 }
 
@@ -145,7 +149,7 @@ func (b *box) launch(ctx context.Context) error {
 // own takes over what the runtime has started. A number that is no process of
 // this sandbox is not believed: whatever it names would be ended with it.
 func (b *box) own(first int) error {
-	pids, err := b.group.Members()
+	pids, err := b.members(first)
 	if err != nil {
 		return err
 	}
@@ -167,6 +171,15 @@ func (b *box) own(first int) error {
 		}
 	}
 	return nil
+}
+
+// members lists the processes of the sandbox. Without a cgroup it has one that we
+// know, if that is a child of ours and the first of a pid namespace.
+func (b *box) members(first int) ([]int, error) {
+	if !b.job.driver.config.Rootless {
+		return b.group.Members()
+	}
+	return linux.FirstOfOurs(first)
 }
 
 // makePipes returns our and PID 1's ends.
@@ -292,6 +305,9 @@ func (b *box) Close(ctx context.Context) error {
 	b.pipes = sandbox.Pipes{}
 	if err := errors.Join(b.unmountRoot(), b.releaseDisk()); err != nil {
 		return err // what is still mounted must not be emptied
+	}
+	if b.job.driver.config.Rootless {
+		b.job.driver.runtime.delete(ctx, b.id)
 	}
 	if err := errors.Join(b.job.driver.runtime.forget(b.id), b.group.Remove(), os.RemoveAll(b.dir)); err != nil {
 		return err

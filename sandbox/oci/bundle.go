@@ -37,14 +37,16 @@ type plan struct {
 	// unable are the controls that this host can't enforce: a runtime that is
 	// asked for their limits doesn't start.
 	unable []policies.Control
-	userns string // path of a user namespace that maps the range; empty: the runtime makes one
+	// rootless: no cgroup can be asked for, and tasks are limited by user id.
+	rootless bool
+	userns   string // path of a user namespace that maps the range; empty: the runtime makes one
 }
 
 // bundle writes down one container. Every bundle has a fresh /dev, no terminal,
 // and no writable mount at or above /proc, /sys and /dev (attack case A06).
 func bundle(p plan) *specs.Spec {
 	ids := []specs.LinuxIDMapping{{ContainerID: 0, HostID: p.first, Size: rangeSize}}
-	return &specs.Spec{
+	spec := &specs.Spec{
 		Version:  bundleVersion,
 		Process:  process(p),
 		Root:     &specs.Root{Path: p.rootfs, Readonly: true},
@@ -61,6 +63,10 @@ func bundle(p plan) *specs.Spec {
 			ReadonlyPaths: linux.ReadOnly,
 		},
 	}
+	if p.rootless {
+		spec.Linux.Resources, spec.Linux.CgroupsPath = nil, ""
+	}
+	return spec
 }
 
 // namespaces are all that there are. The mappings stand beside a user namespace
@@ -92,10 +98,11 @@ func process(p plan) *specs.Process {
 			rlimit("RLIMIT_SIGPENDING", unix.RLIMIT_SIGPENDING, linux.SignalShare(hard(unix.RLIMIT_SIGPENDING))),
 		},
 	}
-	if p.guest {
-		// On the host's kernel this would count the processes of all sandboxes
-		// that share the range; in a guest it refuses a fork, where the host's
-		// limit would end everything.
+	if p.guest || p.rootless {
+		// On the host's kernel this counts by user namespace and id (before Linux
+		// 5.14 by id alone: for all sandboxes that share the range), so that it
+		// stands in for a cgroup only where there is none; in a guest it refuses a
+		// fork, where the host's limit would end everything.
 		process.Rlimits = append(process.Rlimits, rlimit("RLIMIT_NPROC", unix.RLIMIT_NPROC, uint64(p.limits.PIDs)))
 	}
 	return process

@@ -36,7 +36,9 @@ func userNamespace(first uint32, program string) (*os.File, error) {
 }
 
 // mountMapped mounts the tree at root read-only at target, with its ids shifted
-// into the range of userns.
+// into the range of userns. Without one, which only root may give, the files are
+// nobody's inside and are read by what they grant to others; nothing above them
+// writes there.
 func mountMapped(root, target string, userns *os.File) error {
 	tree, err := unix.OpenTree(unix.AT_FDCWD, root,
 		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_SYMLINK_NOFOLLOW)
@@ -44,8 +46,10 @@ func mountMapped(root, target string, userns *os.File) error {
 		return fmt.Errorf("cloning image mount: %w", err)
 	}
 	defer unix.Close(tree)
-	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY |
-		unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV, Userns_fd: uint64(userns.Fd())}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if userns != nil {
+		attr.Attr_set, attr.Userns_fd = attr.Attr_set|unix.MOUNT_ATTR_IDMAP, uint64(userns.Fd())
+	}
 	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attr); err != nil {
 		return fmt.Errorf("mapping image ids: %w", err)
 	}

@@ -67,24 +67,56 @@ func TestRangesSkipWhatOthersHave(t *testing.T) {
 	}
 	defer root.Close()
 	reserved := []span{{first: firstRange - 10, count: 11}, {first: firstRange + 2*rangeSize + 5, count: 1}}
-	first, err := takeRange(root, reserved)
+	space := idSpace{firstRange, rangeCount, reserved}
+	first, err := space.take(root)
 	if err != nil || first.first != firstRange+rangeSize {
 		t.Fatalf("first range %+v, %v", first, err)
 	}
-	second, err := takeRange(root, reserved)
+	second, err := space.take(root)
 	if err != nil || second.first != firstRange+3*rangeSize {
 		t.Fatalf("second range %+v, %v", second, err)
 	}
 	first.lock.Release()
-	third, err := takeRange(root, reserved)
+	third, err := space.take(root)
 	if err != nil || third.first != first.first {
 		t.Errorf("a released range is not given again: %+v, %v", third, err)
 	}
-	if _, err := takeRange(root, []span{{first: 0, count: 1 << 32}}); !errors.Is(err, errNoRange) {
+	if _, err := (idSpace{firstRange, rangeCount, []span{{first: 0, count: 1 << 32}}}).take(root); !errors.Is(err, errNoRange) {
 		t.Errorf("all ids reserved: %v", err)
 	}
 	if _, err := hostlock.Take(root, second.lockName()); !errors.Is(err, hostlock.ErrHeld) {
 		t.Errorf("a held range could be locked: %v", err)
+	}
+}
+
+// TestMappedIDsAreTheUsers: what an ordinary user's jobs get lies behind the user's
+// own id, in whole ranges.
+func TestMappedIDsAreTheUsers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "uid_map")
+	for text, want := range map[string]uint32{
+		"0 1000 1\n1 100000 65536\n": 1, "         0       1000          1\n         1     300000     200000\n": 3,
+		"0 0 4294967295\n": 0, "0 1000 1\n5 100000 65536\n": 0, "0 1000 1\n": 0, "": 0,
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := mappedIDs(path)
+		if got.count != want || (want == 0) != (err != nil) || err == nil && got.first != 1 {
+			t.Errorf("%q gives %+v, %v; want %d ranges", text, got, err, want)
+		}
+	}
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	one := idSpace{first: 1, count: 1}
+	held, err := one.take(root)
+	if err != nil || held.first != 1 {
+		t.Fatalf("the range %+v, %v", held, err)
+	}
+	if _, err := one.take(root); !errors.Is(err, errNoRange) {
+		t.Errorf("a second job in one range: %v", err)
 	}
 }
 

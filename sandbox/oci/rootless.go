@@ -1,7 +1,6 @@
 package oci
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,16 +8,17 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"runtime"
-	"strconv"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/subids"
+	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
@@ -33,93 +33,76 @@ const rootlessTime = 10 * time.Second
 // MeasureRootless says control by control what this host would hold a sandbox by
 // that an ordinary user starts. Ids are really mapped and mounts really made, by
 // program, a file of ours, in a process that ends with the measurement; nothing
-// stays. Sandboxes are started as root only.
+// stays.
 func MeasureRootless(ctx context.Context, program string) []sandbox.Control {
 	ctx, cancel := context.WithTimeout(ctx, rootlessTime)
 	defer cancel()
-	uids, uidErr := subordinate("/etc/subuid")
-	gids, gidErr := subordinate("/etc/subgid")
+	blocks, err := subids.Find()
 	ids := sandbox.Control{
-		Name: "subordinate_ids", Enforced: uids.count > rangeSize && gids.count > rangeSize,
-		Seen: fmt.Sprintf("%d user ids, %d group ids", uids.count, gids.count),
-		Fix:  fmt.Sprintf("give this account %d subordinate ids: usermod --add-subuids, --add-subgids", rangeSize+1),
+		Name: "subordinate_ids", Enforced: blocks.Count() >= rangeSize,
+		Seen: fmt.Sprintf("%d user ids, %d group ids", blocks.UIDs.Count, blocks.GIDs.Count),
+		Fix:  fmt.Sprintf("give this account %d subordinate ids: usermod --add-subuids, --add-subgids", rangeSize),
 	}
-	if err := errors.Join(uidErr, gidErr); err != nil {
+	if err != nil {
 		ids.Enforced, ids.Seen = false, err.Error()
 	}
 	controls := []sandbox.Control{ids}
 	if ids.Enforced {
-		controls = append(controls, tryRootless(ctx, program, uids, gids)...)
+		controls = append(controls, tryRootless(ctx, program, blocks)...)
 	}
-	return append(append(controls, rootlessLimits()...), quotas()...)
+	return slices.Concat(controls, standIns(controls), noGroups())
 }
 
-// subordinate is the largest block of ids that the file gives to our account, by
-// name or by number (subuid(5)).
-func subordinate(path string) (span, error) {
-	names := map[string]bool{strconv.Itoa(os.Getuid()): true}
-	if me, err := user.Current(); err == nil {
-		names[me.Username] = true
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return span{}, fmt.Errorf("reading subordinate ids: %w", err)
-	}
-	defer f.Close()
-	var most span
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		parts := strings.Split(strings.TrimSpace(lines.Text()), ":")
-		if len(parts) != 3 || !names[parts[0]] {
-			continue
-		}
-		first, err := strconv.ParseUint(parts[1], 10, 32)
-		count, err2 := strconv.ParseUint(parts[2], 10, 32)
-		if err == nil && err2 == nil && count > most.count {
-			most = span{first, count}
-		}
-	}
-	return most, nil
+// stands are what stands in for a control group and a loop device: a limit of tasks
+// by user id, and a tmpfs for each sandbox.
+var stands = []struct {
+	name, seen string
+	needs      string // what was tried for it; empty: nothing
+}{
+	{"pids", "RLIMIT_NPROC, which counts by sandbox and user id", "user_namespace"},
+	{"disk", "the size of a tmpfs: the sandbox's disk is memory of the host", "mounts"},
+	{"inodes", "the inodes of a tmpfs", "mounts"},
 }
 
-// rootlessLimits looks for control groups that were delegated to us. Version 1
-// delegates nothing.
-func rootlessLimits() []sandbox.Control {
-	groups, err := linux.FindCgroups()
+// standIns says which of them there will be, by what could be made.
+func standIns(made []sandbox.Control) []sandbox.Control {
+	worked := map[string]bool{}
+	for _, c := range made {
+		worked[c.Name] = c.Enforced
+	}
 	var controls []sandbox.Control
-	for _, name := range []string{"memory", "pids", "cpu"} {
-		c := sandbox.Control{Name: name, Seen: "no control group is ours to make", Fix: "cgroups of version 2, with Delegate=yes in the unit"}
-		if err == nil {
-			if h, found := groups.With(name); found && h.Unified && unix.Access(h.Own, unix.W_OK) == nil {
-				c.Enforced, c.Seen = true, "delegated"
-			}
+	for _, s := range stands {
+		c := sandbox.Control{Name: s.name, Enforced: worked[s.needs], Seen: s.seen, For: policies.Control(s.name)}
+		if !c.Enforced {
+			c.Seen, c.Fix = "not without "+s.needs, "see there, or start as root"
 		}
 		controls = append(controls, c)
 	}
 	return controls
 }
 
-// quotas can't be had: a sandbox's own disk is a loop device, and those are
-// root's.
-func quotas() []sandbox.Control {
-	var controls []sandbox.Control
-	for _, name := range []string{"disk", "inodes"} {
-		controls = append(controls, sandbox.Control{Name: name, Seen: "a disk of its own needs a loop device, which is root's", Fix: "start as root"})
+// noGroups are what no ordinary user's sandbox is held by. A subtree of version 2
+// that was delegated is not used.
+func noGroups() []sandbox.Control {
+	swap := sandbox.Control{Name: "swap", Enforced: !linux.HostHasSwap(), Seen: "the host has none", For: policies.ControlSwap}
+	if !swap.Enforced {
+		swap.Seen, swap.Fix = "the host has swap", "start as root, or go without"
 	}
-	return controls
+	return append(rootlessFacts(""), swap)
 }
 
 // tryRootless maps ids and lets the mapped process make mounts.
-func tryRootless(ctx context.Context, program string, uids, gids span) []sandbox.Control {
+func tryRootless(ctx context.Context, program string, blocks subids.Blocks) []sandbox.Control {
 	space := sandbox.Control{Name: "user_namespace", Fix: "the package uidmap, and sysctl user.max_user_namespaces=10000"}
-	said, err := mapped(ctx, program, uids, gids)
+	said, err := mapped(ctx, program, blocks)
 	if err != nil {
 		space.Seen = err.Error()
 		return []sandbox.Control{space}
 	}
-	space.Enforced, space.Seen = true, fmt.Sprintf("ids of our own and %d+%d were mapped", uids.first, rangeSize)
+	space.Enforced, space.Seen = true, fmt.Sprintf("ids of our own and %d+%d were mapped", blocks.UIDs.First, rangeSize)
 	controls := []sandbox.Control{space}
 	for _, name := range []string{"mounts", "overlay"} {
-		c := sandbox.Control{Name: name, Enforced: said[name] == "", Seen: "made in the namespace", Fix: "a kernel from 5.12 up that lets user namespaces mount"}
+		c := sandbox.Control{Name: name, Enforced: said[name] == "", Seen: "made in the namespace", Fix: "a kernel from 6.6 up that lets user namespaces mount"}
 		if !c.Enforced {
 			c.Seen = said[name]
 		}
@@ -130,7 +113,7 @@ func tryRootless(ctx context.Context, program string, uids, gids span) []sandbox
 
 // mapped starts the program in a user namespace, gives it its ids and returns
 // what it says: the errors by what was tried.
-func mapped(ctx context.Context, program string, uids, gids span) (map[string]string, error) {
+func mapped(ctx context.Context, program string, blocks subids.Blocks) (map[string]string, error) {
 	cmd := exec.CommandContext(ctx, program, RootlessCommand)
 	cmd.Env, cmd.WaitDelay = []string{}, time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, Setpgid: true}
@@ -143,7 +126,7 @@ func mapped(ctx context.Context, program string, uids, gids span) (map[string]st
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("making a user namespace: %w", err)
 	}
-	err = errors.Join(mapIDs(ctx, "newuidmap", cmd.Process.Pid, os.Getuid(), uids), mapIDs(ctx, "newgidmap", cmd.Process.Pid, os.Getgid(), gids))
+	err = blocks.Map(ctx, cmd.Process.Pid, rangeSize)
 	if err == nil {
 		_, err = stdin.Write([]byte{1})
 	}
@@ -157,24 +140,6 @@ func mapped(ctx context.Context, program string, uids, gids span) (map[string]st
 		return nil, fmt.Errorf("trying mounts in a user namespace: %w", errors.Join(err, waitErr))
 	}
 	return said, nil
-}
-
-// mapIDs makes our own id root's and puts a sandbox's range behind it.
-func mapIDs(ctx context.Context, tool string, pid, own int, ids span) error {
-	for _, dir := range []string{"/usr/bin", "/bin", "/usr/sbin"} {
-		path := filepath.Join(dir, tool)
-		if !linux.IsFile(path) {
-			continue
-		}
-		var said linux.Tail
-		cmd := exec.CommandContext(ctx, path, strconv.Itoa(pid), "0", strconv.Itoa(own), "1", "1", strconv.FormatUint(ids.first, 10), strconv.Itoa(rangeSize))
-		cmd.Env, cmd.Stderr, cmd.WaitDelay = []string{}, &said, time.Second
-		if err := cmd.Run(); err != nil {
-			return fmt.Errorf("mapping ids: %w: %.300q", err, said.Text())
-		}
-		return nil
-	}
-	return fmt.Errorf("looking for %s: %w", tool, linux.ErrMissing)
 }
 
 // RootlessMain is that process: args are the arguments behind RootlessCommand. It
@@ -229,9 +194,10 @@ func rootlessStage() error {
 	return nil
 }
 
-// rootlessOverlay deletes what lies below: for that the kernel makes a whiteout.
+// rootlessOverlay deletes what lies below, for which the kernel makes a whiteout, and
+// makes a directory anew, for which it writes a mark.
 func rootlessOverlay() error {
-	for _, dir := range []string{"low", "up", "wk", "all"} {
+	for _, dir := range []string{"low", "low/dir", "up", "wk", "all"} {
 		if err := os.Mkdir(filepath.Join(rootlessPlace, dir), 0o755); err != nil {
 			return err
 		}
@@ -244,5 +210,61 @@ func rootlessOverlay() error {
 	if err := linux.MountOverlay(rootlessPlace, all, []string{filepath.Join(rootlessPlace, "low")}, filepath.Join(rootlessPlace, "up"), filepath.Join(rootlessPlace, "wk")); err != nil {
 		return err
 	}
-	return os.Remove(filepath.Join(all, "file"))
+	again := filepath.Join(all, "dir")
+	if err := errors.Join(os.Remove(filepath.Join(all, "file")), os.Remove(again), os.Mkdir(again, 0o755)); err != nil {
+		return err
+	}
+	var mark [8]byte
+	if _, err := unix.Getxattr(filepath.Join(rootlessPlace, "up", "dir"), "user.overlay.opaque", mark[:]); err != nil {
+		return fmt.Errorf("reading an overlay's mark: %w", err)
+	}
+	return nil
+}
+
+// findCgroups finds none for an ordinary user: none can be relied on.
+func findCgroups(rootless bool) (*linux.Cgroups, error) {
+	if rootless {
+		return &linux.Cgroups{}, nil
+	}
+	return linux.FindCgroups()
+}
+
+func newPool(config Config) *linux.Pool {
+	mounts := filepath.Join(config.Stage, "d")
+	if config.Rootless {
+		return linux.NewMemoryPool(mounts, config.Log)
+	}
+	return linux.NewPool(config.Disks, mounts, config.Pool, config.Log)
+}
+
+// rootlessFacts names what an ordinary user's sandboxes can't be held by. That
+// tasks and disks are limited is read back from each sandbox.
+func rootlessFacts(prefix string) []sandbox.Control {
+	var controls []sandbox.Control
+	for _, name := range []string{"memory", "cpu"} {
+		controls = append(controls, sandbox.Control{
+			Name: prefix + name, For: policies.Control(name), Seen: "no control group is an ordinary user's",
+			Fix: "start as root, or go without it in a policy of your own (without: [memory, swap, cpu])",
+		})
+	}
+	return controls
+}
+
+// findUnable is what the host can't enforce. As an ordinary user a limit by user id
+// stands in for the control group of tasks, and without swap none needs a limit.
+func findUnable(rootless bool, groups *linux.Cgroups) []policies.Control {
+	unable := groups.Unable()
+	if !rootless {
+		return unable
+	}
+	return slices.DeleteFunc(unable, func(c policies.Control) bool {
+		return c == policies.ControlPIDs || c == policies.ControlSwap && !linux.HostHasSwap()
+	})
+}
+
+// readRootless reads what stands in for control groups.
+func readRootless(pid int, a *sandbox.Applied) (err error) {
+	a.NoSwap = !linux.HostHasSwap()
+	a.PIDs, err = linux.ReadTasks(pid)
+	return err
 }

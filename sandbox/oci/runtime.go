@@ -144,6 +144,15 @@ func (r ociRuntime) forget(id string) error {
 	return nil
 }
 
+// delete has the runtime remove what it may have made for a container by itself: a
+// cgroup where one was delegated to the user. There may be nothing, and what it says
+// then doesn't count.
+func (r ociRuntime) delete(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTime)
+	defer cancel()
+	_ = r.command(ctx, "--root", r.state, "delete", "--force", id).Run()
+}
+
 // maxLog is how much of a runtime's log is looked at: one that fails says little.
 const maxLog = 256 << 10
 

@@ -31,7 +31,10 @@ type Config struct {
 	Runtime   string // file of the OCI runtime
 	Socket    string // unix socket of a Docker Engine; empty: no engine is used
 	Init, Git string // files of our programs; empty: embedded
-	Stderr    io.Writer
+	// Rootless starts the runner as an ordinary user: as root of a user namespace
+	// with that user's subordinate ids, and of nothing else.
+	Rootless bool
+	Stderr   io.Writer
 }
 
 // Client is the supervisor's end of the runner and a sandbox.Backend. All
@@ -69,7 +72,7 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 		closeFiles([]*os.File{ours, theirs})
 		return nil, err
 	}
-	err = cmd.Start()
+	err = cfg.launch(ctx, cmd, policy)
 	_ = theirs.Close()
 	if err != nil {
 		_ = ours.Close()

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -36,18 +38,29 @@ const enteredFlag = "--entered"
 // enter takes namespaces and capabilities away from one thread and executes the
 // same program on it: execve ends every other thread, so nothing is left that
 // still holds them. It returns only when that failed.
-func enter() error {
+func enter(rootless bool) error {
 	runtime.LockOSThread() // never unlocked: the thread is changed for good
 	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("making the runner's namespaces: %w", err)
 	}
+	if rootless {
+		// What the user may read as a member of a group is no sandbox's.
+		if err := unix.Setgroups(nil); err != nil {
+			return fmt.Errorf("leaving all groups: %w", err)
+		}
+	}
 	if err := dropThread(capabilityMask()); err != nil {
 		return err
 	}
+	return again(enteredFlag)
+}
+
+// again executes this program with one flag more.
+func again(flag string) error {
 	if _, err := unix.FcntlInt(socketFD, unix.F_SETFD, 0); err != nil {
 		return fmt.Errorf("keeping the runner's socket: %w", err)
 	}
-	args := append(append([]string{}, os.Args...), enteredFlag)
+	args := append(append([]string{}, os.Args...), flag)
 	err := syscall.Exec("/proc/self/exe", args, os.Environ())
 	return fmt.Errorf("executing the runner: %w", err)
 }
@@ -80,8 +93,8 @@ func dropThread(keep uint64) error {
 
 // settle finishes the start in the new process: it reads back what enter did on
 // every thread, cuts the mount namespace off and puts a tmpfs over stage.
-func settle(stage string) error {
-	if err := checkEntered(); err != nil {
+func settle(stage, outside string) error {
+	if err := checkEntered(outside); err != nil {
 		return err
 	}
 	// Slave, not private: what the host unmounts must not live on in here.
@@ -101,7 +114,7 @@ func settle(stage string) error {
 	return nil
 }
 
-func checkEntered() error {
+func checkEntered(outside string) error {
 	threads, err := confine.Threads(os.Getpid())
 	if err != nil {
 		return err
@@ -113,12 +126,32 @@ func checkEntered() error {
 			return fmt.Errorf("runner's thread %d has other capabilities than it should: %w", t.ID, confine.ErrNotApplied)
 		}
 	}
-	for _, name := range []string{"mnt", "net"} {
-		ours, err := os.Readlink("/proc/self/ns/" + name)
-		theirs, err2 := os.Readlink("/proc/" + strconv.Itoa(os.Getppid()) + "/ns/" + name)
-		if err != nil || err2 != nil || ours == theirs {
-			return fmt.Errorf("runner's %s namespace: %w", name, errors.Join(err, err2, confine.ErrNotApplied))
+	if outside == "" {
+		if outside, err = namespaces(os.Getppid(), "mnt", "net"); err != nil {
+			return err
+		}
+	}
+	ours, err := namespaces(os.Getpid(), "mnt", "net")
+	if err != nil {
+		return err
+	}
+	for _, name := range strings.Fields(ours) {
+		if slices.Contains(strings.Fields(outside), name) {
+			return fmt.Errorf("the runner shares %s: %w", name, confine.ErrNotApplied)
 		}
 	}
 	return nil
+}
+
+// namespaces names those of a process, such as "mnt:[4026531841]", by spaces.
+func namespaces(pid int, kinds ...string) (string, error) {
+	var all []string
+	for _, kind := range kinds {
+		name, err := os.Readlink("/proc/" + strconv.Itoa(pid) + "/ns/" + kind)
+		if err != nil {
+			return "", fmt.Errorf("looking at a %s namespace: %w", kind, err)
+		}
+		all = append(all, name)
+	}
+	return strings.Join(all, " "), nil
 }

@@ -60,6 +60,10 @@ type settings struct {
 	run, runtime, socket    string
 	initProgram, gitProgram string
 	entered                 bool
+	// outside are the namespaces of the parent of an ordinary user's runner, who
+	// can't be looked at from in here; empty: the runner is root's.
+	outside string
+	mapped  bool // such a runner has its ids
 }
 
 var instanceName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
@@ -77,6 +81,8 @@ func parseSettings(args []string) (settings, error) {
 	set.StringVar(&s.socket, "socket", "", "unix socket of a Docker Engine; empty: none is used")
 	set.StringVar(&s.initProgram, "init", "", "file of veyra-init; empty: embedded")
 	set.StringVar(&s.gitProgram, "git", "", "file of veyra-git; empty: embedded, if it is")
+	set.StringVar(&s.outside, "outside", "", "namespaces of the parent; the runner is an ordinary user's")
+	set.BoolVar(&s.mapped, mappedFlag[2:], false, "the ids are mapped")
 	set.BoolVar(&s.entered, enteredFlag[2:], false, "second half of the start")
 	if err := set.Parse(args); err != nil {
 		return s, fmt.Errorf("reading runner's arguments: %w", err)
@@ -110,8 +116,11 @@ func run(args []string, parts Parts, log *slog.Logger) error {
 	if err := confine.CloseFrom(3); err != nil {
 		return err
 	}
+	if s.outside != "" && !s.mapped {
+		return awaitIDs()
+	}
 	if !s.entered {
-		return enter()
+		return enter(s.outside != "")
 	}
 	// What the terminal sends to the whole group is the supervisor's to judge.
 	// Caught and dropped, not ignored: children would inherit that. Without
@@ -121,7 +130,7 @@ func run(args []string, parts Parts, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	policy, err := policies.Load(s.policy)
+	policy, err := s.readPolicy()
 	if err != nil {
 		return decline(c, err)
 	}
@@ -135,7 +144,7 @@ func (s settings) live(c *conn, policy policies.Policy, parts Parts, log *slog.L
 	if err != nil {
 		return decline(c, err)
 	}
-	defer leaveInstance(shared, lock, s.run, s.instance)
+	defer s.leave(shared, lock)
 	defer os.Remove(filepath.Join(s.disks, s.instance)) // empty by then
 	driver, swept, err := s.open(shared, policy, parts, log)
 	if err != nil {
@@ -155,7 +164,7 @@ func (s settings) open(shared *os.Root, policy policies.Policy, parts Parts, log
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := settle(s.run); err != nil {
+	if err := settle(s.stage(), s.outside); err != nil {
 		return nil, nil, err
 	}
 	driver, err := parts.Open(place)
@@ -187,8 +196,9 @@ func decline(c *conn, cause error) error {
 // place opens what the driver gets before the stage hides the run directory.
 func (s settings) place(shared *os.Root, policy policies.Policy, parts Parts, log *slog.Logger) (sandbox.Place, error) {
 	p := sandbox.Place{
-		Instance: s.instance, Stage: s.run, Images: s.images, Runtime: s.runtime, Socket: s.socket,
+		Instance: s.instance, Stage: s.stage(), Images: s.images, Runtime: s.runtime, Socket: s.socket,
 		Disks: filepath.Join(s.disks, s.instance), Run: shared, Policy: policy, Log: log,
+		Rootless: s.outside != "",
 	}
 	if err := os.MkdirAll(p.Disks, 0o700); err != nil {
 		return p, fmt.Errorf("making the disk directory: %w", err)
@@ -271,11 +281,12 @@ func lockName(instance string) string { return instance + "/runner.lock" }
 // right to remove it.
 const controlSocket = "control.sock"
 
-// leaveInstance removes lock and directories, as far as nobody else uses them.
+// leave removes lock and directories, as far as nobody else uses them.
 // The socket goes while the lock is held: the next daemon makes its own after
 // its runner has the lock. A daemon that outlives its runner keeps its socket,
 // since status is how its owner learns what happened.
-func leaveInstance(shared *os.Root, lock *hostlock.Lock, dir, instance string) {
+func (s settings) leave(shared *os.Root, lock *hostlock.Lock) {
+	instance := s.instance
 	if !answered(shared, instance) {
 		_ = shared.Remove(instance + "/" + controlSocket)
 	}
@@ -287,8 +298,8 @@ func leaveInstance(shared *os.Root, lock *hostlock.Lock, dir, instance string) {
 	}
 	_ = shared.Close()
 	// Our tmpfs covers the name; what lies below it goes only when empty.
-	if unix.Unmount(dir, unix.MNT_DETACH) == nil {
-		_ = os.Remove(dir)
+	if unix.Unmount(s.stage(), unix.MNT_DETACH) == nil {
+		_ = os.Remove(s.run)
 	}
 }
 

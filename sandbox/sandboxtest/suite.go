@@ -45,6 +45,12 @@ type Host struct {
 	// OneRange says that the sandboxes of all jobs have the same ids on the host;
 	// HostIDs, that they are the host's own: there is no user namespace.
 	OneRange, HostIDs bool
+	// Unable are the controls that the policy goes without, since the host can't
+	// enforce them: the cases about them are left out (unable.go).
+	Unable []policies.Control
+	// Unnamed are limits that hold, but whose refusals nobody counts, so that no
+	// exit names them.
+	Unnamed []sandbox.Limit
 	// Limits are the policy's: what no job may exceed.
 	Limits policies.Limits
 	// Image has python3 and a Debian userland; empty: the cases that need one
@@ -79,6 +85,9 @@ func cases(t *testing.T, h Host, all map[string]func(*testing.T, Host)) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
+		if h.lacks(name) {
+			continue
+		}
 		t.Run(name, func(t *testing.T) { all[name](t, h) })
 	}
 }
