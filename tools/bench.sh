@@ -43,10 +43,18 @@ row() {
 with_job() {
   [ "${BENCH_JOB:-}" != no ] || return 0
   benchmark ./cmd/veyra-sandboxd BenchmarkJob "$times"
-  steps=$(sed -n '/^step  /,/^lease to accepted/p' build/bench.part)
+  steps=$(steps_of_job)
   benchmark ./cmd/veyra-sandboxd BenchmarkJobGuest "$times"
+  guest_steps=$(steps_of_job)
 }
-steps=''
+steps='' guest_steps=''
+
+steps_of_job() { sed -n '/^step  /,/^lease to accepted/p' build/bench.part; }
+
+# by_step RUNTIME STEPS
+by_step() {
+  [ -z "$2" ] || printf '\nThe small Python job on %s, by step; steps overlap, "begins" is the median time after the lease:\n%s\n' "$1" "$2"
+}
 
 # Resident memory of an idle daemon that is not paired, in MB.
 supervisor_mb='' runner_mb=''
@@ -102,7 +110,8 @@ row "base layer of 13,000 files, CPU beside git clone --depth 1" "$(metric Bench
 row "commit and pack of 3 files of 13,000, CPU beside git" "$(metric BenchmarkCommit ratio)" x 0.5
 row "resident memory, supervisor idle" "$supervisor_mb" MB 60
 row "resident memory, runner idle" "$runner_mb" MB 40
-[ -z "$steps" ] || printf '\nThe small Python job on runc, by step; steps overlap, "begins" is the median time after the lease:\n%s\n' "$steps"
+by_step runc "$steps"
+by_step runsc "$guest_steps"
 cat <<'TEXT'
 
 Not measured by now:
