@@ -43,6 +43,22 @@ func Take(root *os.Root, name string) (*Lock, error) {
 	return nil, fmt.Errorf("taking lock %s: %w", name, ErrHeld)
 }
 
+// TakeIn is Take of name in the directory dir, which it makes (0700). Whoever ends
+// as the last may find that directory empty and remove it at any moment; then it
+// is made again.
+func TakeIn(root *os.Root, dir, name string) (*Lock, error) {
+	for range 1000 {
+		if err := root.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, fmt.Errorf("making the directory of locks %s: %w", dir, err)
+		}
+		l, err := Take(root, dir+"/"+name)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return l, err
+		}
+	}
+	return nil, fmt.Errorf("taking lock %s/%s, whose directory goes again and again: %w", dir, name, ErrHeld)
+}
+
 // lock returns fs.ErrNotExist when f is not what the name refers to any more.
 func lock(root *os.Root, name string, f *os.File) error {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {

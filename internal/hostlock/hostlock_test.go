@@ -79,3 +79,33 @@ func TestNeverTwoHolders(t *testing.T) {
 		t.Error("nobody ever held the lock")
 	}
 }
+
+// TestDirectoryThatOthersRemoveIsMadeAgain: whoever ends as the last removes an
+// empty directory, while others are about to take a lock in it.
+func TestDirectoryThatOthersRemoveIsMadeAgain(t *testing.T) {
+	root, dir := openRoot(t)
+	stop := make(chan struct{})
+	var remover sync.WaitGroup
+	remover.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = os.Remove(filepath.Join(dir, "locks"))
+			}
+		}
+	})
+	for range 3000 {
+		lock, err := hostlock.TakeIn(root, "locks", "one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := hostlock.TakeIn(root, "locks", "one"); !errors.Is(err, hostlock.ErrHeld) {
+			t.Fatalf("second holder: %v", err)
+		}
+		lock.Release()
+	}
+	close(stop)
+	remover.Wait()
+}

@@ -102,7 +102,7 @@ func (l Ledger) Book(ctx context.Context, spec sandbox.JobSpec) (*hostlock.Lock,
 	if err := fits(want, taken, booking{Memory: memory, Disk: free}); err != nil {
 		return nil, err
 	}
-	return writeBooking(l.Run, "booked/"+l.Instance+"."+string(spec.ID), want)
+	return writeBooking(l.Run, l.Instance+"."+string(spec.ID), want)
 }
 
 // fits compares; the sentence says what is missing.
@@ -136,20 +136,12 @@ func takeGate(ctx context.Context, run *os.Root) (*hostlock.Lock, error) {
 // counts on the same file system only.
 func booked(run *os.Root, dev uint64) (booking, error) {
 	var sum booking
-	if err := run.Mkdir("booked", 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return sum, fmt.Errorf("making the directory of bookings: %w", err)
-	}
-	dir, err := run.Open("booked")
-	if err != nil {
-		return sum, fmt.Errorf("reading bookings: %w", err)
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
+	names, err := bookings(run)
 	if err != nil {
 		return sum, fmt.Errorf("reading bookings: %w", err)
 	}
 	for _, name := range names {
-		b, err := readBooking(run, "booked/"+name)
+		b, err := readBooking(run, bookingsDir+"/"+name)
 		if err != nil {
 			return sum, err
 		}
@@ -161,12 +153,35 @@ func booked(run *os.Root, dev uint64) (booking, error) {
 	return sum, nil
 }
 
+// bookingsDir is removed by whoever ends and finds it empty, at any moment.
+const bookingsDir = "booked"
+
+// bookings lists the names there; none where the directory is gone.
+func bookings(run *os.Root) ([]string, error) {
+	dir, err := run.Open(bookingsDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, err
+}
+
 func readBooking(run *os.Root, name string) (booking, error) {
 	var b booking
 	lock, err := hostlock.Take(run, name)
 	if err == nil {
 		lock.Release() // its job is over
 		return b, nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return b, nil // it was the last, and the directory went with it
 	}
 	if !errors.Is(err, hostlock.ErrHeld) {
 		return b, err
@@ -189,7 +204,7 @@ func writeBooking(run *os.Root, name string, b booking) (*hostlock.Lock, error) 
 	if err != nil {
 		return nil, fmt.Errorf("encoding booking: %w", err)
 	}
-	lock, err := hostlock.Take(run, name)
+	lock, err := hostlock.TakeIn(run, bookingsDir, name)
 	if err != nil {
 		return nil, err
 	}

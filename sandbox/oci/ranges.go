@@ -59,15 +59,12 @@ func mappedIDs(path string) (idSpace, error) {
 // take locks the first free range. root is the run directory that all instances
 // share.
 func (s idSpace) take(root *os.Root) (*idRange, error) {
-	if err := root.Mkdir("ids", 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("making id directory: %w", err)
-	}
 	for i := range s.count {
 		first := s.first + i*rangeSize
 		if overlaps(s.reserved, first) {
 			continue
 		}
-		lock, err := hostlock.Take(root, "ids/"+strconv.FormatUint(uint64(first), 10))
+		lock, err := hostlock.TakeIn(root, "ids", strconv.FormatUint(uint64(first), 10))
 		if errors.Is(err, hostlock.ErrHeld) {
 			continue
 		}
