@@ -18,8 +18,10 @@ import (
 const maxSilence = 30 * time.Second
 
 // warmed is how many threads exist from the start: frames in, frames out, the
-// network poller, forker, maker and two that run.
-const warmed = 6
+// network poller, waiting for children, looking at the disk, forker, maker and two
+// that run; and two more, since on a busy host any call into the kernel that takes
+// long makes the runtime want one. A thread that can't be made would end init.
+const warmed = 11
 
 // server is one life of init.
 type server struct {
