@@ -98,8 +98,9 @@ func endedByPIDs(exit sandbox.Exit, err error) bool {
 // hostForks: while a bomb goes off the host still starts processes.
 func hostForks(t *testing.T, h Host) {
 	b := h.One(t)
+	// The shell itself forks before the table is full: refused, it would end.
 	bomb := b.background(sandbox.Command{
-		Argv: []string{"sh", "-c", "bomb() { bomb | bomb & }; echo up; bomb; sleep 60"}, Timeout: 2 * time.Second,
+		Argv: []string{"sh", "-c", "bomb() { bomb | bomb & }; echo up; sleep 60 & bomb & wait"}, Timeout: 2 * time.Second,
 	})
 	for range 20 {
 		if out, err := exec.Command("true").CombinedOutput(); err != nil {
