@@ -29,9 +29,7 @@ type box struct {
 	graft  graft
 
 	mu        sync.Mutex // guards the life below; held for whole operations
-	dir       string
-	mounted   bool // the overlay
-	disk      *linux.Disk
+	view      linux.View
 	container string // the engine's id; empty: none was asked for
 	pump      *pump
 	pipes     sandbox.Pipes
@@ -45,12 +43,10 @@ var _ sandbox.DriverSandbox = (*box)(nil)
 func newBox(j *job, limits policies.Limits) *box {
 	d := j.driver
 	b := &box{job: j, id: d.name("s"), limits: limits}
-	b.dir = filepath.Join(d.config.Stage, "b", b.id)
+	b.view.Dir = filepath.Join(d.config.Stage, "b", b.id)
 	b.graft.path = filepath.Join(d.config.RunDir, d.config.Instance, graftDir, b.id)
 	return b
 }
-
-func (b *box) rootfs() string { return filepath.Join(b.dir, "rootfs") }
 
 // start builds the sandbox. What a failure leaves is Close's to remove.
 func (b *box) start(ctx context.Context, lowers []string, digest images.Digest, spec sandbox.Spec) error {
@@ -77,25 +73,7 @@ func (b *box) start(ctx context.Context, lowers []string, digest images.Digest, 
 // build makes directory, disk and overlay.
 func (b *box) build(ctx context.Context, lowers []string) error {
 	d := b.job.driver
-	for _, path := range []string{b.dir, b.rootfs()} {
-		if err := os.Mkdir(path, 0o755); err != nil {
-			return fmt.Errorf("making sandbox directory: %w", err)
-		}
-	}
-	disk, err := d.pool.Take(ctx, linux.Size{Bytes: b.limits.DiskBytes, Inodes: b.limits.Inodes})
-	if err != nil {
-		return err
-	}
-	b.disk = disk
-	if err := linux.PrepareUpper(disk.Path, b.job.about.first); err != nil {
-		return err
-	}
-	upper, work := filepath.Join(disk.Path, "up"), filepath.Join(disk.Path, "wk")
-	if err := linux.MountOverlay(d.config.Stage, b.rootfs(), lowers, upper, work); err != nil {
-		return err
-	}
-	b.mounted = true
-	return nil
+	return b.view.Build(ctx, d.config.Stage, d.pool, linux.Size{Bytes: b.limits.DiskBytes, Inodes: b.limits.Inodes}, b.job.about.first, lowers)
 }
 
 // lend shows the overlay and the terminals to the engine.
@@ -111,7 +89,7 @@ func (b *box) lend(ctx context.Context) error {
 			_ = unix.Close(fd)
 		}
 	}()
-	if mounts[rootName], err = detached(b.rootfs()); err != nil {
+	if mounts[rootName], err = detached(b.view.Root()); err != nil {
 		return err
 	}
 	if !b.job.about.guest() {
@@ -205,7 +183,7 @@ func (b *box) find(ctx context.Context) error {
 // limitIO is no part of any policy: where the host can't, the log says so once.
 func (b *box) limitIO() {
 	d := b.job.driver
-	if _, err := b.first.group.LimitIO(b.disk); err != nil {
+	if _, err := b.first.group.LimitIO(b.view.Disk); err != nil {
 		d.rateless.Do(func() { d.config.Log.Warn("sandboxes may use the disk as fast as they can", "error", err) })
 	}
 }
@@ -269,19 +247,6 @@ func (b *box) end(ctx context.Context) error {
 	return b.first.group.WaitEmpty(ctx)
 }
 
-// unmountRoot takes the overlay away; afterwards nothing but us can reach the
-// upper directory.
-func (b *box) unmountRoot() error {
-	if !b.mounted {
-		return nil
-	}
-	if err := linux.Unmount(b.rootfs()); err != nil {
-		return err
-	}
-	b.mounted = false
-	return nil
-}
-
 // finish is what Freeze and Collect share: every process is dead, the overlay
 // is gone, and the disk held what was written.
 func (b *box) finish(ctx context.Context, op string) error {
@@ -292,10 +257,7 @@ func (b *box) finish(ctx context.Context, op string) error {
 		return err
 	}
 	b.done = true
-	if err := b.unmountRoot(); err != nil {
-		return err
-	}
-	return b.disk.Check(op)
+	return b.view.Leave(op)
 }
 
 // Freeze ends the sandbox and turns parts of its upper directory into layers.
@@ -305,13 +267,7 @@ func (b *box) Freeze(ctx context.Context, parts []sandbox.Part) ([]sandbox.Layer
 	if err := b.finish(ctx, "freezing sandbox"); err != nil {
 		return nil, err
 	}
-	paths, err := b.disk.Freeze(ctx, b.job.about.first, parts)
-	if err != nil {
-		return nil, err
-	}
-	ids := b.job.layers.Keep(b.disk, paths)
-	b.disk = nil
-	return ids, nil
+	return b.view.Freeze(ctx, &b.job.layers, b.job.about.first, parts)
 }
 
 // Collect ends the sandbox and streams what its workspace changed.
@@ -321,7 +277,7 @@ func (b *box) Collect(ctx context.Context, w io.Writer) error {
 	if err := b.finish(ctx, "collecting changes"); err != nil {
 		return err
 	}
-	return linux.Collect(ctx, filepath.Join(b.disk.Path, "up", "workspace"), linux.CollectLimits(b.limits), w)
+	return b.view.Collect(ctx, b.limits, w)
 }
 
 // Close removes the sandbox, whatever of it exists; after a failure a further call
@@ -344,10 +300,10 @@ func (b *box) Close(ctx context.Context) error {
 		}
 	}
 	b.pipes = sandbox.Pipes{}
-	if err := errors.Join(b.takeBack(), b.unmountRoot(), b.releaseDisk()); err != nil {
+	if err := errors.Join(b.takeBack(), b.view.Release()); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(b.dir); err != nil {
+	if err := os.RemoveAll(b.view.Dir); err != nil {
 		return fmt.Errorf("removing sandbox directory: %w", err)
 	}
 	if b.first != nil {
@@ -355,17 +311,6 @@ func (b *box) Close(ctx context.Context) error {
 	}
 	b.closed = true
 	b.job.forget(b)
-	return nil
-}
-
-func (b *box) releaseDisk() error {
-	if b.disk == nil {
-		return nil
-	}
-	if err := b.disk.Release(); err != nil {
-		return err
-	}
-	b.disk = nil
 	return nil
 }
 

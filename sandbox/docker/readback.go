@@ -36,7 +36,7 @@ func (b *box) Applied(ctx context.Context) (sandbox.Applied, error) {
 	}
 	about := b.job.about
 	a := sandbox.Applied{Isolation: about.isolation, Unable: about.unable()}
-	err := errors.Join(b.first.group.Apply(&a), b.disk.Apply(b.rootfs(), &a), linux.ReadProcess(b.first.pid, &a),
+	err := errors.Join(b.first.group.Apply(&a), b.view.Disk.Apply(b.view.Root(), &a), linux.ReadProcess(b.first.pid, &a),
 		b.checkPlaces(), checkIDs(about, a), b.checkKernel())
 	if err != nil {
 		return sandbox.Applied{}, startError("reading a sandbox back", err)
@@ -71,7 +71,7 @@ func (b *box) checkKernel() error {
 // another process of the group.
 func (b *box) checkPlaces() error {
 	var want unix.Stat_t
-	if err := unix.Stat(b.rootfs(), &want); err != nil {
+	if err := unix.Stat(b.view.Root(), &want); err != nil {
 		return fmt.Errorf("looking at our overlay: %w", err)
 	}
 	pids := []int{b.first.pid}
@@ -152,8 +152,8 @@ func (b *box) Counters(ctx context.Context) (sandbox.Counters, error) {
 			return sandbox.Counters{}, fmt.Errorf("reading counters: %w", err)
 		}
 	}
-	if b.disk != nil {
-		c.DiskErrors, err = b.disk.Failures()
+	if b.view.Disk != nil {
+		c.DiskErrors, err = b.view.Disk.Failures()
 	}
 	return c, err
 }

@@ -25,9 +25,7 @@ type box struct {
 	limits policies.Limits
 
 	mu      sync.Mutex // guards the life below; held for whole operations
-	dir     string
-	mounted bool // the overlay
-	disk    *linux.Disk
+	view    linux.View
 	group   linux.Group
 	process *os.Process
 	ended   chan struct{} // closed once PID 1 was reaped
@@ -38,8 +36,6 @@ type box struct {
 }
 
 var _ sandbox.DriverSandbox = (*box)(nil)
-
-func (b *box) rootfs() string { return filepath.Join(b.dir, "rootfs") }
 
 // start builds the sandbox. What a failure leaves is Close's to remove.
 func (b *box) start(ctx context.Context, lowers []string, spec sandbox.Spec) error {
@@ -72,7 +68,7 @@ func (b *box) limitIO() {
 	if d.config.Rootless {
 		return // its disk is memory
 	}
-	if _, err := b.group.LimitIO(b.disk); err != nil {
+	if _, err := b.group.LimitIO(b.view.Disk); err != nil {
 		d.rateless.Do(func() { d.config.Log.Warn("sandboxes may use the disk as fast as they can", "error", err) })
 	}
 }
@@ -88,27 +84,9 @@ func (b *box) bound(base string) (*namespace, error) {
 // build makes directory, disk and overlay.
 func (b *box) build(ctx context.Context, lowers []string) error {
 	d := b.job.driver
-	b.dir = filepath.Join(d.config.Stage, "b", b.id)
+	b.view.Dir = filepath.Join(d.config.Stage, "b", b.id)
 	b.group = linux.Group{All: d.cgroups, Path: filepath.Join(d.label(), b.id)}
-	for _, path := range []string{b.dir, b.rootfs()} {
-		if err := os.Mkdir(path, 0o755); err != nil {
-			return fmt.Errorf("making bundle: %w", err)
-		}
-	}
-	disk, err := d.pool.Take(ctx, linux.Size{Bytes: b.limits.DiskBytes, Inodes: b.limits.Inodes})
-	if err != nil {
-		return err
-	}
-	b.disk = disk
-	if err := linux.PrepareUpper(disk.Path, b.job.ids.first); err != nil {
-		return err
-	}
-	upper, work := filepath.Join(disk.Path, "up"), filepath.Join(disk.Path, "wk")
-	if err := linux.MountOverlay(d.config.Stage, b.rootfs(), lowers, upper, work); err != nil {
-		return err
-	}
-	b.mounted = true
-	return nil
+	return b.view.Build(ctx, d.config.Stage, d.pool, linux.Size{Bytes: b.limits.DiskBytes, Inodes: b.limits.Inodes}, b.job.ids.first, lowers)
 }
 
 func (b *box) describe(spec sandbox.Spec, userns *namespace) error {
@@ -117,8 +95,8 @@ func (b *box) describe(spec sandbox.Spec, userns *namespace) error {
 	if err != nil {
 		return fmt.Errorf("making the seccomp profile: %w", err)
 	}
-	return writeBundle(b.dir, bundle(plan{
-		rootfs: b.rootfs(), cgroup: b.group.Path,
+	return writeBundle(b.view.Dir, bundle(plan{
+		rootfs: b.view.Root(), cgroup: b.group.Path,
 		first: b.job.ids.first, limits: spec.Limits, cpus: linux.CPUs(spec.Limits),
 		swap: d.cgroups.SwapAccounting(), unable: d.unable, seccomp: filter, guest: d.runtime.guest, userns: userns.path(),
 		rootless: d.config.Rootless,
@@ -133,7 +111,7 @@ func (b *box) launch(ctx context.Context) error {
 	}
 	b.pipes = sandbox.Pipes{Stdin: ours.in, Stdout: ours.out}
 	b.noise = linux.Drain(ours.err)
-	pid, err := b.job.driver.runtime.run(ctx, b.dir, b.id, theirs)
+	pid, err := b.job.driver.runtime.run(ctx, b.view.Dir, b.id, theirs)
 	for _, f := range []*os.File{theirs.in, theirs.out, theirs.err} {
 		_ = f.Close()
 	}
@@ -230,19 +208,6 @@ func (b *box) end(ctx context.Context) error {
 	return err
 }
 
-// unmountRoot takes the overlay away; afterwards nothing but us can reach the
-// upper directory.
-func (b *box) unmountRoot() error {
-	if !b.mounted {
-		return nil
-	}
-	if err := linux.Unmount(b.rootfs()); err != nil {
-		return err
-	}
-	b.mounted = false
-	return nil
-}
-
 // finish is what Freeze and Collect share: every process is dead, the overlay
 // is gone, and the disk held what was written.
 func (b *box) finish(ctx context.Context, op string) error {
@@ -253,10 +218,7 @@ func (b *box) finish(ctx context.Context, op string) error {
 		return err
 	}
 	b.done = true
-	if err := b.unmountRoot(); err != nil {
-		return err
-	}
-	return b.disk.Check(op)
+	return b.view.Leave(op)
 }
 
 // Freeze ends the sandbox and turns parts of its upper directory into layers.
@@ -266,13 +228,7 @@ func (b *box) Freeze(ctx context.Context, parts []sandbox.Part) ([]sandbox.Layer
 	if err := b.finish(ctx, "freezing sandbox"); err != nil {
 		return nil, err
 	}
-	paths, err := b.disk.Freeze(ctx, b.job.ids.first, parts)
-	if err != nil {
-		return nil, err
-	}
-	ids := b.job.layers.Keep(b.disk, paths)
-	b.disk = nil
-	return ids, nil
+	return b.view.Freeze(ctx, &b.job.layers, b.job.ids.first, parts)
 }
 
 // Collect ends the sandbox and streams what its workspace changed.
@@ -282,7 +238,7 @@ func (b *box) Collect(ctx context.Context, w io.Writer) error {
 	if err := b.finish(ctx, "collecting changes"); err != nil {
 		return err
 	}
-	return linux.Collect(ctx, filepath.Join(b.disk.Path, "up", "workspace"), linux.CollectLimits(b.limits), w)
+	return b.view.Collect(ctx, b.limits, w)
 }
 
 // Close removes the sandbox, whatever of it exists; after a failure a further call
@@ -303,27 +259,16 @@ func (b *box) Close(ctx context.Context) error {
 		}
 	}
 	b.pipes = sandbox.Pipes{}
-	if err := errors.Join(b.unmountRoot(), b.releaseDisk()); err != nil {
+	if err := b.view.Release(); err != nil {
 		return err // what is still mounted must not be emptied
 	}
 	if b.job.driver.config.Rootless {
 		b.job.driver.runtime.delete(ctx, b.id)
 	}
-	if err := errors.Join(b.job.driver.runtime.forget(b.id), b.group.Remove(), os.RemoveAll(b.dir)); err != nil {
+	if err := errors.Join(b.job.driver.runtime.forget(b.id), b.group.Remove(), os.RemoveAll(b.view.Dir)); err != nil {
 		return err
 	}
 	b.closed = true
 	b.job.forget(b)
-	return nil
-}
-
-func (b *box) releaseDisk() error {
-	if b.disk == nil {
-		return nil
-	}
-	if err := b.disk.Release(); err != nil {
-		return err
-	}
-	b.disk = nil
 	return nil
 }

@@ -24,7 +24,7 @@ func (b *box) Applied(ctx context.Context) (sandbox.Applied, error) {
 		return sandbox.Applied{}, &sandbox.Error{Kind: sandbox.KindRefused, Op: "reading a sandbox back: it has ended"}
 	}
 	a := sandbox.Applied{Unable: b.job.driver.unable}
-	err := errors.Join(b.applyIsolation(&a), b.group.Apply(&a), b.disk.Apply(b.rootfs(), &a), linux.ReadProcess(b.process.Pid, &a))
+	err := errors.Join(b.applyIsolation(&a), b.group.Apply(&a), b.view.Disk.Apply(b.view.Root(), &a), linux.ReadProcess(b.process.Pid, &a))
 	if err != nil {
 		return sandbox.Applied{}, startError("reading a sandbox back", err)
 	}
@@ -57,9 +57,9 @@ func (b *box) Counters(ctx context.Context) (sandbox.Counters, error) {
 		return sandbox.Counters{}, &sandbox.Error{Kind: sandbox.KindRefused, Op: "reading counters: the sandbox is closed"}
 	}
 	c, err := b.group.Counters()
-	if b.disk != nil {
+	if b.view.Disk != nil {
 		var diskErr error
-		c.DiskErrors, diskErr = b.disk.Failures()
+		c.DiskErrors, diskErr = b.view.Disk.Failures()
 		err = errors.Join(err, diskErr)
 	}
 	select {

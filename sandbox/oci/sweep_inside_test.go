@@ -23,7 +23,7 @@ func TestSweepFinishesWhatCloseCouldNot(t *testing.T) {
 	if err := d.admit(j); err != nil {
 		t.Fatal(err)
 	}
-	b := &box{job: j, id: "s1", dir: t.TempDir(), group: linux.Group{All: d.cgroups, Path: filepath.Join(d.label(), "s1")}}
+	b := &box{job: j, id: "s1", view: linux.View{Dir: t.TempDir()}, group: linux.Group{All: d.cgroups, Path: filepath.Join(d.label(), "s1")}}
 	j.boxes[b] = true
 	// What can't be read as a list of processes can't be ended.
 	procs := filepath.Join(d.cgroups.Trees[0].Own, b.group.Path, "cgroup.procs")
@@ -67,7 +67,7 @@ func TestCloseGoesOnWhereItFailed(t *testing.T) {
 	if err := d.admit(j); err != nil {
 		t.Fatal(err)
 	}
-	b := &box{job: j, id: "s1", dir: t.TempDir(), group: linux.Group{All: d.cgroups, Path: filepath.Join(d.label(), "s1")}}
+	b := &box{job: j, id: "s1", view: linux.View{Dir: t.TempDir()}, group: linux.Group{All: d.cgroups, Path: filepath.Join(d.label(), "s1")}}
 	j.boxes[b] = true
 	inTheWay := filepath.Join(d.cgroups.Trees[0].Own, b.group.Path, "in the way")
 	if err := os.MkdirAll(inTheWay, 0o755); err != nil {
