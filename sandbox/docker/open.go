@@ -11,10 +11,6 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
-// pooled is how many mounted disks are held ready: a sandbox is taken down
-// while the next one starts, so two never have to wait.
-const pooled = 2
-
 // Open makes the driver that the runner's place allows for.
 func Open(place sandbox.Place) (sandbox.Driver, error) {
 	store, err := linux.OpenStore(place.Images)
@@ -26,7 +22,7 @@ func Open(place sandbox.Place) (sandbox.Driver, error) {
 	d, err := New(ctx, Config{
 		Instance: place.Instance, Socket: place.Socket, Runtime: place.Runtime, Stage: place.Stage, Disks: place.Disks,
 		Run: place.Run, RunDir: place.Stage, Images: store, Binaries: linux.Binaries{Init: place.Init, Git: place.Git},
-		Pool: pooled, Log: place.Log, Policy: place.Policy, Seccomp: filterOf,
+		Pool: linux.Pooled, Log: place.Log, Policy: place.Policy, Seccomp: filterOf,
 	})
 	if err != nil {
 		return nil, err // not a typed nil

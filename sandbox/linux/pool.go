@@ -8,13 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Pool holds mounted disks ready, because attaching and mounting one is the
-// slowest part of a start that can be done beforehand. It fills in the
-// background after each take, with disks of the size that was taken last.
+// Pool holds mounted disks ready, because attaching, mounting and preparing one is
+// the slowest part of a start that can be done beforehand. It fills in the
+// background some time after each take, with disks of the size that was taken last.
 type Pool struct {
 	images, mounts string // directories of disk files and of mount points
 	want           int
@@ -22,8 +23,10 @@ type Pool struct {
 	log            *slog.Logger
 
 	filling sync.WaitGroup
+	stop    chan struct{} // closed by Close
 
 	mu       sync.Mutex // guards what follows
+	taken    time.Time  // when Take was last called
 	template *os.File
 	size     Size // of the template and of ready
 	ready    []*Disk
@@ -32,13 +35,24 @@ type Pool struct {
 	closed   bool
 }
 
+// Pooled is how many mounted disks are held ready: a small job starts that many
+// sandboxes within a second.
+const Pooled = 6
+
+// fillAfter is when a job's starts have come to rest: two processors have better
+// to do before. An empty pool is filled at once: the next start would wait.
+const fillAfter = 250 * time.Millisecond
+
+// NewPool returns an empty pool that will hold want disks, whose files lie in images
+// without a name and which are mounted below mounts.
 func NewPool(images, mounts string, want int, log *slog.Logger) *Pool {
-	return &Pool{images: images, mounts: mounts, want: want, log: log}
+	return &Pool{images: images, mounts: mounts, want: want, log: log, stop: make(chan struct{})}
 }
 
-// Take returns a disk of that size.
+// Take returns a disk of that size, with the overlay's directories on it.
 func (p *Pool) Take(ctx context.Context, want Size) (*Disk, error) {
 	p.mu.Lock()
+	p.taken = time.Now()
 	if p.size == want && len(p.ready) > 0 {
 		d := p.ready[len(p.ready)-1]
 		p.ready = p.ready[:len(p.ready)-1]
@@ -52,14 +66,22 @@ func (p *Pool) Take(ctx context.Context, want Size) (*Disk, error) {
 // make formats the size's template if it is not the last one and mounts a copy.
 func (p *Pool) make(ctx context.Context, want Size) (*Disk, error) {
 	if p.inMemory {
-		return p.mountMemory(ctx, want)
+		d, err := p.mountMemory(ctx, want)
+		if err != nil {
+			return nil, err
+		}
+		return d.prepared()
 	}
 	template, path, err := p.prepare(ctx, want)
 	if err != nil {
 		return nil, err
 	}
 	defer template.Close()
-	return mountDisk(p.images, template, path)
+	d, err := mountDisk(p.images, template, path)
+	if err != nil {
+		return nil, err
+	}
+	return d.prepared()
 }
 
 // prepare returns a descriptor of the template that the caller closes, so that
@@ -138,7 +160,27 @@ func (p *Pool) Fill() {
 	})
 }
 
+// quiet waits until fillAfter has passed since the last take, or until the pool
+// is empty or closed.
+func (p *Pool) quiet() {
+	for {
+		p.mu.Lock()
+		left := fillAfter - time.Since(p.taken)
+		empty := len(p.ready) == 0
+		p.mu.Unlock()
+		if empty || left <= 0 {
+			return
+		}
+		select {
+		case <-time.After(left):
+		case <-p.stop:
+			return
+		}
+	}
+}
+
 func (p *Pool) fillOne() bool {
+	p.quiet()
 	p.mu.Lock()
 	want := p.size
 	if p.closed || len(p.ready) >= p.want {
@@ -166,6 +208,9 @@ func (p *Pool) fillOne() bool {
 // Close releases all disks and waits for what is on its way.
 func (p *Pool) Close() error {
 	p.mu.Lock()
+	if !p.closed && p.stop != nil {
+		close(p.stop)
+	}
 	p.closed = true
 	disks := p.ready
 	p.ready = nil

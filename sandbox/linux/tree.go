@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,13 +12,27 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
-// MakePlaces makes the directories that a sandbox may write to. The upper
-// directory gets them as well: it is what their binds show.
+// place is a directory of a sandbox and which of the range's ids owns it.
+type place struct {
+	path  string
+	mode  uint32
+	owner int
+}
+
+// places are the directories that a sandbox may write to. The upper directory has
+// them as well: it is what their binds show.
+var places = []place{
+	{"workspace", 0o755, sandbox.User},
+	{"home/veyra", 0o755, sandbox.User},
+	{"tmp", 0o1777, 0},
+	{"var/tmp", 0o1777, 0},
+}
+
+// MakePlaces makes the directories that a sandbox may write to.
 func MakePlaces(tree *Tree) {
-	tree.Dir("workspace", 0o755, sandbox.User)
-	tree.Dir("home/veyra", 0o755, sandbox.User)
-	tree.Dir("tmp", 0o1777, 0)
-	tree.Dir("var/tmp", 0o1777, 0)
+	for _, p := range places {
+		tree.Dir(p.path, p.mode, p.owner)
+	}
 }
 
 // Tree writes files below root, owned by ids of the range; the first
@@ -94,17 +109,38 @@ func copyProgram(path string, from *os.File) error {
 	return to.Close()
 }
 
-// PrepareUpper makes the overlay's directories on a fresh disk, with the places
-// that a sandbox writes to.
-func PrepareUpper(disk string, first uint32) error {
-	tree := Tree{Root: disk, First: int(first)}
-	tree.Dir("wk", 0o755, 0)
-	tree.Dir("up", 0o755, 0)
-	tree.Root = filepath.Join(disk, "up")
-	tree.Dir("home", 0o755, 0)
-	tree.Dir("var", 0o755, 0)
-	MakePlaces(&tree)
-	tree.Root = disk
+// upperPlaces are an overlay's two directories on a disk, and what lies in the
+// upper one.
+func upperPlaces() []place {
+	all := []place{{"wk", 0o755, 0}, {"up", 0o755, 0}, {"up/home", 0o755, 0}, {"up/var", 0o755, 0}}
+	for _, p := range places {
+		all = append(all, place{filepath.Join("up", p.path), p.mode, p.owner})
+	}
+	return all
+}
+
+// prepared makes the overlay's directories on a fresh disk, with the places that a
+// sandbox writes to. They are our own until ownUpper. A disk that can't be prepared
+// is released.
+func (d *Disk) prepared() (*Disk, error) {
+	tree := Tree{Root: d.Path}
+	for _, p := range upperPlaces() {
+		tree.Dir(p.path, p.mode, 0)
+	}
 	makeSpare(&tree)
-	return tree.Err
+	if tree.Err != nil {
+		return nil, errors.Join(tree.Err, d.Release())
+	}
+	return d, nil
+}
+
+// ownUpper gives them to a range of ids.
+func ownUpper(disk string, first uint32) error {
+	for _, p := range upperPlaces() {
+		id := int(first) + p.owner
+		if err := os.Lchown(filepath.Join(disk, p.path), id, id); err != nil {
+			return fmt.Errorf("setting sandbox owner: %w", err)
+		}
+	}
+	return nil
 }

@@ -39,7 +39,7 @@ func (v *View) Build(ctx context.Context, stage string, pool *Pool, size Size, f
 		return err
 	}
 	v.Disk = disk
-	if err := PrepareUpper(disk.Path, first); err != nil {
+	if err := ownUpper(disk.Path, first); err != nil {
 		return err
 	}
 	upper, work := filepath.Join(disk.Path, "up"), filepath.Join(disk.Path, "wk")

@@ -29,15 +29,16 @@ func TestNamespaceWaitsForItsProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := startBound(firstRange, program, []string{"init"}); !errors.Is(err, unix.ETXTBSY) {
+	at := filepath.Join(base, "userns")
+	if _, err := startBound(firstRange, program, []string{"init"}, at); !errors.Is(err, unix.ETXTBSY) {
 		t.Fatalf("a program that is open for writing gave %v: the check is blind", err)
 	}
 	time.AfterFunc(20*time.Millisecond, func() { _ = writer.Close() })
-	n, err := boundedNamespace(firstRange, base)
+	cmd, err := boundedNamespace(firstRange, base, at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Close(); err != nil {
+	if err := errors.Join(namespace(at).Close(), cmd.Wait()); err != nil {
 		t.Error(err)
 	}
 }

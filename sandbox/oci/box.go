@@ -41,10 +41,10 @@ var _ sandbox.DriverSandbox = (*box)(nil)
 func (b *box) start(ctx context.Context, lowers []string, spec sandbox.Spec) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var userns *namespace
+	var userns namespace
 	var unbound error
 	var bounding sync.WaitGroup
-	bounding.Go(func() { userns, unbound = b.bound(lowers[0]) }) // it waits for a process
+	bounding.Go(func() { userns, unbound = b.bound(lowers[0]) }) // it may wait for a process
 	err := b.build(ctx, lowers)
 	bounding.Wait()
 	defer userns.Close() // the sandbox has joined it by then
@@ -74,11 +74,11 @@ func (b *box) limitIO() {
 }
 
 // bound makes the user namespace, where the kernel in the sandbox is the host's.
-func (b *box) bound(base string) (*namespace, error) {
-	if b.job.driver.runtime.guest {
-		return nil, nil // the guest's objects are its own
+func (b *box) bound(base string) (namespace, error) {
+	if !b.job.driver.bounds() {
+		return "", nil
 	}
-	return boundedNamespace(b.job.ids.first, base)
+	return b.job.ground.namespaces.take(base)
 }
 
 // build makes directory, disk and overlay.
@@ -86,10 +86,10 @@ func (b *box) build(ctx context.Context, lowers []string) error {
 	d := b.job.driver
 	b.view.Dir = filepath.Join(d.config.Stage, "b", b.id)
 	b.group = linux.Group{All: d.cgroups, Path: filepath.Join(d.label(), b.id)}
-	return b.view.Build(ctx, d.config.Stage, d.pool, linux.Size{Bytes: b.limits.DiskBytes, Inodes: b.limits.Inodes}, b.job.ids.first, lowers)
+	return b.view.Build(ctx, d.config.Stage, d.pool, linux.Size{Bytes: b.limits.DiskBytes, Inodes: b.limits.Inodes}, b.job.ground.ids.first, lowers)
 }
 
-func (b *box) describe(spec sandbox.Spec, userns *namespace) error {
+func (b *box) describe(spec sandbox.Spec, userns namespace) error {
 	d := b.job.driver
 	filter, err := d.config.Seccomp(spec.Profile)
 	if err != nil {
@@ -97,8 +97,8 @@ func (b *box) describe(spec sandbox.Spec, userns *namespace) error {
 	}
 	return writeBundle(b.view.Dir, bundle(plan{
 		rootfs: b.view.Root(), cgroup: b.group.Path,
-		first: b.job.ids.first, limits: spec.Limits, cpus: linux.CPUs(spec.Limits),
-		swap: d.cgroups.SwapAccounting(), unable: d.unable, seccomp: filter, guest: d.runtime.guest, userns: userns.path(),
+		first: b.job.ground.ids.first, limits: spec.Limits, cpus: linux.CPUs(spec.Limits),
+		swap: d.cgroups.SwapAccounting(), unable: d.unable, seccomp: filter, guest: d.runtime.guest, userns: string(userns),
 		rootless: d.config.Rootless,
 	}))
 }
@@ -228,7 +228,7 @@ func (b *box) Freeze(ctx context.Context, parts []sandbox.Part) ([]sandbox.Layer
 	if err := b.finish(ctx, "freezing sandbox"); err != nil {
 		return nil, err
 	}
-	return b.view.Freeze(ctx, &b.job.layers, b.job.ids.first, parts)
+	return b.view.Freeze(ctx, &b.job.layers, b.job.ground.ids.first, parts)
 }
 
 // Collect ends the sandbox and streams what its workspace changed.

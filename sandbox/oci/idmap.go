@@ -3,37 +3,9 @@ package oci
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"strconv"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
-
-// userNamespace returns a descriptor of a user namespace that maps the range.
-// A namespace is born with a process only: program is started in it, stopped
-// by ptrace before its first instruction and killed once the descriptor is
-// open, so none of its code ever runs.
-func userNamespace(first uint32, program string) (*os.File, error) {
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(first), Size: rangeSize}}
-	cmd := exec.Cmd{
-		Path: program, Args: []string{"userns"}, Env: []string{}, Dir: "/",
-		SysProcAttr: &syscall.SysProcAttr{
-			Cloneflags: unix.CLONE_NEWUSER, Ptrace: true,
-			UidMappings: ids, GidMappings: ids,
-		},
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting user namespace: %w", err)
-	}
-	f, err := os.Open("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/ns/user")
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	if err != nil {
-		return nil, fmt.Errorf("opening user namespace: %w", err)
-	}
-	return f, nil
-}
 
 // mountMapped mounts the tree at root read-only at target, with its ids shifted
 // into the range of userns. Without one, which only root may give, the files are

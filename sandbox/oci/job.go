@@ -16,19 +16,18 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
-// job holds what its sandboxes share: an id range, so that layers need no
-// remapping, the lower layers of ours, mapped images and frozen disks.
+// job holds what its sandboxes share: a ground with an id range, so that layers need
+// no remapping, mapped images and frozen disks.
 type job struct {
 	driver *Driver
 	spec   sandbox.JobSpec
-	ids    *idRange
+	ground *ground
 	booked *hostlock.Lock // of memory and disk
 
 	closing sync.Mutex // held while Close goes on
 
-	building sync.Mutex // held while a base or an image is made, guards the three below
+	building sync.Mutex // held while an image is made, guards the two below
 	images   map[images.Digest]*mappedImage
-	bases    map[bool]string // by "without an image"
 	userns   *os.File
 
 	layers linux.Layers
@@ -64,6 +63,9 @@ func (j *job) Create(ctx context.Context, spec sandbox.Spec) (sandbox.DriverSand
 		return nil, errors.Join(startError("starting sandbox", err), b.Close(cleaning))
 	}
 	j.driver.pool.Fill()
+	if j.driver.bounds() {
+		j.ground.namespaces.prepare(lowers[0])
+	}
 	return b, nil
 }
 
@@ -90,37 +92,25 @@ func (j *job) lowers(spec sandbox.Spec) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	j.building.Lock()
-	defer j.building.Unlock()
-	base, err := j.base(spec.Image == "")
+	base, err := j.ground.base(spec.Image == "")
 	if err != nil {
-		return nil, startError("building our layer", err)
+		return nil, err
 	}
 	lowers := append([]string{base}, layers...)
 	if spec.Image == "" {
 		return lowers, nil
 	}
-	image, err := j.image(spec.Image)
+	image, err := j.image(spec.Image, base)
 	if err != nil {
 		return nil, err
 	}
 	return append(lowers, image), nil
 }
 
-func (j *job) base(bare bool) (string, error) {
-	if path, found := j.bases[bare]; found {
-		return path, nil
-	}
-	path := filepath.Join(j.driver.config.Stage, "o", j.driver.name(""))
-	j.bases[bare] = path
-	if err := linux.BuildBase(path, j.ids.first, bare, j.driver.config.Binaries); err != nil {
-		delete(j.bases, bare)
-		return "", errors.Join(err, os.RemoveAll(path))
-	}
-	return path, nil
-}
-
-func (j *job) image(digest images.Digest) (string, error) {
+// image returns the image's root with the job's ids; base holds our init.
+func (j *job) image(digest images.Digest, base string) (string, error) {
+	j.building.Lock()
+	defer j.building.Unlock()
 	if m := j.images[digest]; m != nil {
 		return m.path, nil
 	}
@@ -132,20 +122,20 @@ func (j *job) image(digest images.Digest) (string, error) {
 		return "", &sandbox.Error{Kind: sandbox.KindRefused, Op: "holding image", Err: err}
 	}
 	m := &mappedImage{hold: hold}
-	if err := j.mapImage(digest, m); err != nil {
+	if err := j.mapImage(digest, m, base); err != nil {
 		return "", errors.Join(err, m.drop())
 	}
 	j.images[digest] = m
 	return m.path, nil
 }
 
-func (j *job) mapImage(digest images.Digest, m *mappedImage) error {
+func (j *job) mapImage(digest images.Digest, m *mappedImage, base string) error {
 	root, err := j.driver.config.Images.Root(digest)
 	if err != nil {
 		return &sandbox.Error{Kind: sandbox.KindRefused, Op: "finding image", Err: err}
 	}
 	if j.userns == nil && !j.driver.config.Rootless {
-		if j.userns, err = userNamespace(j.ids.first, j.driver.runtime.path); err != nil {
+		if j.userns, err = j.ground.namespaces.file(base); err != nil {
 			return startError("mapping image", err)
 		}
 	}
@@ -157,7 +147,7 @@ func (j *job) mapImage(digest images.Digest, m *mappedImage) error {
 	err = mountMapped(root, m.path, j.userns)
 	if cantMap(err) && j.userns != nil {
 		m.copied = filepath.Join(j.driver.config.Disks, "copy-"+name)
-		err = mountCopy(root, m.copied, m.path, j.ids.first)
+		err = mountCopy(root, m.copied, m.path, j.ground.ids.first)
 	}
 	if err != nil {
 		return startError("mapping image", err)
@@ -206,9 +196,10 @@ func (j *job) end() {
 	}
 	j.over = true
 	linux.ReapStrays() // what outlived a runtime that died in the middle of a start
-	j.ids.lock.Release()
+	j.ground.release()
 	j.booked.Release()
 	j.driver.forget(j)
+	j.driver.prepareGround()
 }
 
 // shut lets no sandbox begin any more and returns those that are left.
@@ -240,13 +231,9 @@ func (j *job) dropShared() error {
 		failed = errors.Join(failed, m.drop())
 		delete(j.images, digest)
 	}
-	for bare, path := range j.bases {
-		failed = errors.Join(failed, os.RemoveAll(path))
-		delete(j.bases, bare)
-	}
 	if j.userns != nil {
 		failed = errors.Join(failed, j.userns.Close())
 		j.userns = nil
 	}
-	return failed
+	return errors.Join(failed, j.ground.drop())
 }

@@ -54,6 +54,9 @@ type Driver struct {
 	unable  []policies.Control // of this host, as found at the start
 	ids     idSpace
 	pool    *linux.Pool
+	// closing is closed with the driver; preparing waits for what makes a ground.
+	closing   chan struct{}
+	preparing sync.WaitGroup
 	// rateless: that disks have no limit of their rate is told once.
 	rateless sync.Once
 
@@ -61,13 +64,16 @@ type Driver struct {
 	jobs  map[sandbox.JobID]*job
 	next  int  // number of the last name
 	begun bool // a job was opened, so disks of ours may be on their way
+	// ready is the ground of the next job, or nil.
+	ready  *ground
+	closed bool // closing was closed
 }
 
 var _ sandbox.Driver = (*Driver)(nil)
 
 // New prepares the stage. It starts nothing.
 func New(config Config) (*Driver, error) {
-	d := &Driver{config: config, quick: linux.NewQuickener(), jobs: map[sandbox.JobID]*job{}}
+	d := &Driver{config: config, quick: linux.NewQuickener(), jobs: map[sandbox.JobID]*job{}, closing: make(chan struct{})}
 	kind, err := flavorOf(config.Runtime)
 	if err != nil {
 		return nil, err
@@ -76,7 +82,7 @@ func New(config Config) (*Driver, error) {
 	if err := kind.settle(); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{"b", "d", "i", "o", "r"} {
+	for _, name := range []string{"b", "d", "i", "o", "r", "u"} {
 		if err := os.Mkdir(filepath.Join(config.Stage, name), 0o755); err != nil {
 			return nil, fmt.Errorf("preparing the stage: %w", err)
 		}
@@ -108,7 +114,7 @@ func (d *Driver) name(kind string) string {
 	return fmt.Sprintf("%s%d", kind, d.next)
 }
 
-// OpenJob takes an id range and builds what all sandboxes of the job share.
+// OpenJob books what the job may use and takes the ground that its sandboxes share.
 func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.DriverJob, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -118,7 +124,7 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 	}
 	j := &job{
 		driver: d, spec: spec, boxes: map[*box]bool{},
-		images: map[images.Digest]*mappedImage{}, bases: map[bool]string{},
+		images: map[images.Digest]*mappedImage{},
 	}
 	if err := d.admit(j); err != nil {
 		return nil, err
@@ -128,16 +134,11 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 		d.forget(j)
 		return nil, startError("booking memory and disk", err)
 	}
-	ids, err := d.ids.take(d.config.Run)
-	if err != nil {
+	if j.ground, err = d.takeGround(); err != nil {
 		j.booked.Release()
 		d.forget(j)
-		if errors.Is(err, errNoRange) {
-			return nil, &sandbox.Error{Kind: sandbox.KindNoRoom, Op: "taking an id range", Err: err}
-		}
-		return nil, startError("taking an id range", err)
+		return nil, err
 	}
-	j.ids = ids
 	d.pool.Warm(linux.Size{Bytes: spec.Limits.DiskBytes, Inodes: spec.Limits.Inodes})
 	return j, nil
 }
@@ -172,6 +173,7 @@ func (d *Driver) Close() error {
 	for _, j := range d.openJobs() {
 		failed = errors.Join(failed, j.Close(context.Background()))
 	}
+	d.dropGround()
 	failed = errors.Join(failed, d.pool.Close(), linux.Group{All: d.cgroups, Path: d.label()}.Remove())
 	if failed != nil {
 		return failed // the traces stay

@@ -10,10 +10,6 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
-// pooled is how many mounted disks are held ready: a sandbox is taken down
-// while the next one starts, so two never have to wait.
-const pooled = 2
-
 // Open makes the driver that the runner's place allows for. The runtime's file
 // must still be one that only root can change.
 func Open(place sandbox.Place) (sandbox.Driver, error) {
@@ -28,7 +24,7 @@ func Open(place sandbox.Place) (sandbox.Driver, error) {
 	d, err := New(Config{
 		Instance: place.Instance, Runtime: place.Runtime, Stage: place.Stage, Disks: place.Disks,
 		Run: place.Run, Images: store, Binaries: linux.Binaries{Init: place.Init, Git: place.Git},
-		Pool: pooled, Log: place.Log, Policy: place.Policy, Rootless: place.Rootless, Seccomp: func(p sandbox.Profile) (*specs.LinuxSeccomp, error) {
+		Pool: linux.Pooled, Log: place.Log, Policy: place.Policy, Rootless: place.Rootless, Seccomp: func(p sandbox.Profile) (*specs.LinuxSeccomp, error) {
 			return policies.Seccomp(policies.SeccompKind(p))
 		},
 	})

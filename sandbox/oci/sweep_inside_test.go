@@ -19,7 +19,7 @@ import (
 // has ended it.
 func TestSweepFinishesWhatCloseCouldNot(t *testing.T) {
 	d := bareDriver(t)
-	j := &job{driver: d, spec: sandbox.JobSpec{ID: "stuck"}, boxes: map[*box]bool{}, ids: &idRange{lock: lockFile(t, d, "range")}, booked: lockFile(t, d, "booking")}
+	j := &job{driver: d, spec: sandbox.JobSpec{ID: "stuck"}, boxes: map[*box]bool{}, ground: bareGround(t, d), booked: lockFile(t, d, "booking")}
 	if err := d.admit(j); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestSweepFinishesWhatCloseCouldNot(t *testing.T) {
 // not forgotten, and its job keeps what it booked.
 func TestCloseGoesOnWhereItFailed(t *testing.T) {
 	d := bareDriver(t)
-	j := &job{driver: d, spec: sandbox.JobSpec{ID: "kept"}, boxes: map[*box]bool{}, ids: &idRange{lock: lockFile(t, d, "range")}, booked: lockFile(t, d, "booking")}
+	j := &job{driver: d, spec: sandbox.JobSpec{ID: "kept"}, boxes: map[*box]bool{}, ground: bareGround(t, d), booked: lockFile(t, d, "booking")}
 	if err := d.admit(j); err != nil {
 		t.Fatal(err)
 	}
@@ -126,4 +126,13 @@ func lockFile(t *testing.T, d *Driver, name string) *hostlock.Lock {
 		t.Fatal(err)
 	}
 	return lock
+}
+
+// bareGround has a range that nobody else can take, and nothing else.
+func bareGround(t *testing.T, d *Driver) *ground {
+	t.Helper()
+	return &ground{
+		driver: d, ids: &idRange{lock: lockFile(t, d, "range")},
+		namespaces: newNamespaces(0, d.namespacePath), bases: map[bool]string{},
+	}
 }

@@ -1,0 +1,174 @@
+package oci
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
+)
+
+// ground is what a job's sandboxes stand on and what depends on nothing but an id
+// range: the range itself, the lower layers of ours and user namespaces. One is made
+// ready while no job is open, since a job's first start would wait for each part.
+type ground struct {
+	driver     *Driver
+	ids        *idRange
+	namespaces *boundedNamespaces
+
+	building sync.Mutex // held while a base is made, guards what follows
+	bases    map[bool]string
+}
+
+// namespacesReady is how many sandboxes a job starts within a second.
+const namespacesReady = 6
+
+// groundAfter is how long after a job's end the ground for the next one is made:
+// what the job left is being taken down until then.
+const groundAfter = 250 * time.Millisecond
+
+// newGround takes a range of ids; all else is made when it is asked for.
+func (d *Driver) newGround() (*ground, error) {
+	ids, err := d.ids.take(d.config.Run)
+	if errors.Is(err, errNoRange) {
+		return nil, &sandbox.Error{Kind: sandbox.KindNoRoom, Op: "taking an id range", Err: err}
+	}
+	if err != nil {
+		return nil, startError("taking an id range", err)
+	}
+	return &ground{driver: d, ids: ids, namespaces: newNamespaces(ids.first, d.namespacePath), bases: map[bool]string{}}, nil
+}
+
+func (d *Driver) namespacePath() string { return filepath.Join(d.config.Stage, "u", d.name("")) }
+
+// base returns the lower layer of ours, for sandboxes with an image or bare ones.
+func (g *ground) base(bare bool) (string, error) {
+	g.building.Lock()
+	defer g.building.Unlock()
+	if path, found := g.bases[bare]; found {
+		return path, nil
+	}
+	path := filepath.Join(g.driver.config.Stage, "o", g.driver.name(""))
+	if err := linux.BuildBase(path, g.ids.first, bare, g.driver.config.Binaries); err != nil {
+		return "", startError("building our layer", errors.Join(err, os.RemoveAll(path)))
+	}
+	g.bases[bare] = path
+	return path, nil
+}
+
+// prepare makes all that a job will ask for.
+func (g *ground) prepare() error {
+	_, err := g.base(true)
+	with, err2 := g.base(false)
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	if g.driver.bounds() {
+		g.namespaces.fill(with, namespacesReady)
+	}
+	return nil
+}
+
+// drop removes everything but the hold on the ids, which release gives back once
+// all that had them is gone.
+func (g *ground) drop() error {
+	failed := g.namespaces.Close()
+	g.building.Lock()
+	defer g.building.Unlock()
+	for bare, path := range g.bases {
+		failed = errors.Join(failed, os.RemoveAll(path))
+		delete(g.bases, bare)
+	}
+	return failed
+}
+
+func (g *ground) release() { g.ids.lock.Release() }
+
+// bounds tells whether a sandbox's user namespace is made beforehand: the objects
+// of a guest are its own.
+func (d *Driver) bounds() bool { return !d.runtime.guest }
+
+// takeGround returns the one that is ready, or a new one.
+func (d *Driver) takeGround() (*ground, error) {
+	d.mu.Lock()
+	g := d.ready
+	d.ready = nil
+	d.mu.Unlock()
+	if g != nil {
+		return g, nil
+	}
+	return d.newGround()
+}
+
+// prepareGround makes one ready in the background, unless there is one or a job
+// is open by then. Where that fails the next job says why.
+func (d *Driver) prepareGround() {
+	d.preparing.Go(func() {
+		select {
+		case <-time.After(groundAfter):
+		case <-d.closing:
+			return
+		}
+		if !d.idle() {
+			return
+		}
+		g, err := d.newGround()
+		if err != nil {
+			return
+		}
+		if err := g.prepare(); err != nil || !d.keepGround(g) {
+			d.discard(g)
+		}
+	})
+}
+
+func (d *Driver) idle() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.jobs) == 0 && d.ready == nil
+}
+
+// keepGround fails when another one was made meanwhile, or at the driver's end.
+func (d *Driver) keepGround(g *ground) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	select {
+	case <-d.closing:
+		return false
+	default:
+	}
+	if d.ready != nil {
+		return false
+	}
+	d.ready = g
+	return true
+}
+
+// discard takes down a ground that no job has stood on.
+func (d *Driver) discard(g *ground) {
+	if err := g.drop(); err != nil {
+		d.config.Log.Error("taking down what was ready for a job", "error", err)
+	}
+	g.release()
+}
+
+// dropGround ends the preparing, for good.
+func (d *Driver) dropGround() {
+	d.mu.Lock()
+	if !d.closed {
+		close(d.closing)
+	}
+	d.closed = true
+	d.mu.Unlock()
+	d.preparing.Wait()
+	d.mu.Lock()
+	g := d.ready
+	d.ready = nil
+	d.mu.Unlock()
+	if g != nil {
+		d.discard(g)
+	}
+}
