@@ -233,7 +233,10 @@ func (l *lane) idle() {
 	until(l.t, "nothing runs, and nothing is left to deliver", func() bool {
 		return l.gauge("jobs_running")+l.gauge("outbox_depth")+l.gauge("sandboxes_running") == 0
 	})
-	until(l.t, "no namespace, range or booking is held", func() bool { return len(l.held()) == 0 })
+	until(l.t, "one range is ready, and no other, no namespace and no booking is held", func() bool {
+		held := l.held()
+		return len(held) == 1 && strings.Contains(held[0], "/veyra-sandboxd/ids/")
+	})
 	l.samples = append(l.samples, l.sample())
 }
 

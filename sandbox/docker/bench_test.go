@@ -1,13 +1,10 @@
 package docker_test
 
 import (
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/docker/enginetest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
@@ -17,28 +14,24 @@ import (
 // tearing down one network namespace slows the next start down, whoever makes it.
 const settle = 100 * time.Millisecond
 
-// BenchmarkEngine measures what the engine's own client needs for one command, in
-// a new container and in a live one, with the files of our image, and in turn with
-// it this backend on the same engine. Others compare with these figures.
+// BenchmarkEngine measures what the engine's own client needs for one command in a
+// live container, with the files of our image, and in turn with it this backend on the
+// same engine. The other backend's benchmark has the engine's starts.
 func BenchmarkEngine(b *testing.B) {
 	e := enginetest.Start(b, enginetest.Current, enginetest.Options{})
 	h := startHost(b, e, "test-bench", "standard", "runc")
 	if h.Image == "" {
 		b.Skip("not applicable: no python image")
 	}
-	importImage(b, e, h.Image)
-	dockerCLI(b, e, "run", "--detach", "--name", "live", "--network", "none", "peer", "sleep", "6000")
-	defer dockerCLI(b, e, "rm", "--force", "live")
+	e.Import(b, sandboxtest.ImageRoot(b, h.Image), "peer")
+	e.Client(b, "run", "--detach", "--name", "live", "--network", "none", "peer", "sleep", "6000")
+	defer e.Client(b, "rm", "--force", "live")
 	job := h.Job(b, h.Limits)
 	h.Create(b, job, h.Limits).Must("true") // the first start imports the image
 	all := map[string][]time.Duration{}
 	for b.Loop() {
 		time.Sleep(settle)
-		all["ms/docker-run"] = append(all["ms/docker-run"], took(func() {
-			dockerCLI(b, e, "run", "--rm", "--network", "none", "peer", "/bin/true")
-		}))
-		time.Sleep(settle)
-		all["ms/docker-exec"] = append(all["ms/docker-exec"], took(func() { dockerCLI(b, e, "exec", "live", "/bin/true") }))
+		all["ms/docker-exec"] = append(all["ms/docker-exec"], took(func() { e.Client(b, "exec", "live", "/bin/true") }))
 		time.Sleep(settle)
 		var box *sandboxtest.Box
 		all["ms/start"] = append(all["ms/start"], took(func() {
@@ -61,22 +54,4 @@ func took(f func()) time.Duration {
 	began := time.Now()
 	f()
 	return time.Since(began)
-}
-
-// importImage gives the engine's client the files of our image.
-func importImage(b testing.TB, e *enginetest.Engine, digest images.Digest) {
-	b.Helper()
-	store, err := images.Open(sandboxtest.ImageStore())
-	if err != nil {
-		b.Fatal(err)
-	}
-	root, err := store.Root(digest)
-	if err != nil {
-		b.Fatal(err)
-	}
-	archive := filepath.Join(b.TempDir(), "root.tar")
-	if out, err := exec.Command("tar", "-C", root, "-cf", archive, ".").CombinedOutput(); err != nil {
-		b.Fatalf("archiving the image: %v %s", err, out)
-	}
-	dockerCLI(b, e, "import", archive, "peer")
 }

@@ -178,9 +178,9 @@ func TestJ07ImageGone(t *testing.T) {
 	if err := job.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	dockerCLI(t, e, "image", "rm", "--force", "veyra-image:none")
+	e.Client(t, "image", "rm", "--force", "veyra-image:none")
 	stale := "veyra-image:" + strings.Repeat("0", 64)
-	dockerCLI(t, e, "import", "--change", "LABEL surf.veyra.image=sha256:"+strings.Repeat("0", 64), emptyArchive(t), stale)
+	e.Client(t, "import", "--change", "LABEL surf.veyra.image=sha256:"+strings.Repeat("0", 64), emptyArchive(t), stale)
 	job, _ = bare(t, c, "again")
 	if err := job.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -188,8 +188,8 @@ func TestJ07ImageGone(t *testing.T) {
 	if strings.Contains(e.Ask("/images/json"), stale) {
 		t.Error("an image that the store hasn't got any more is kept")
 	}
-	dockerCLI(t, e, "image", "rm", "--force", "veyra-image:none")
-	dockerCLI(t, e, "import", "--change", "ENV LD_PRELOAD=/evil.so", "--change", "VOLUME /v", "--change", "LABEL surf.veyra.image=none",
+	e.Client(t, "image", "rm", "--force", "veyra-image:none")
+	e.Client(t, "import", "--change", "ENV LD_PRELOAD=/evil.so", "--change", "VOLUME /v", "--change", "LABEL surf.veyra.image=none",
 		emptyArchive(t), "veyra-image:none")
 	job, err := c.OpenJob(t.Context(), sandbox.JobSpec{ID: "forged", Limits: small(t)})
 	if err != nil {
@@ -209,16 +209,6 @@ func emptyArchive(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// dockerCLI runs Debian's client against an engine.
-func dockerCLI(t testing.TB, e *enginetest.Engine, args ...string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(enginetest.Programs(t, enginetest.Debian), "docker"), args...)
-	cmd.Env = []string{"DOCKER_HOST=unix://" + e.Socket, "HOME=/nonexistent", "DOCKER_API_VERSION=1.41"}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("docker %v: %v %s", args, err, out)
-	}
 }
 
 // nobodyReads: a job floods while nobody takes its output. Closing is not held up,

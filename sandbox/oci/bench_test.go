@@ -16,6 +16,7 @@ import (
 	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+	"github.com/veyra-labs/veyra-sandboxd/sandbox/docker/enginetest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
 )
 
@@ -42,7 +43,7 @@ func benchStart(b *testing.B, runtime string, flags ...string) {
 	}
 	c := start(b, config)
 	job, limits := benchJob(b, c)
-	bare := newBare(b, config.Runtime, flags, config.Images, image)
+	bare := newBare(b, config.Runtime, flags, image)
 	spec := sandbox.Spec{Image: image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: limits}
 	oneStart(b, job, spec) // the job's first start maps the image
 	var ours, theirs, gone []time.Duration
@@ -57,6 +58,35 @@ func benchStart(b *testing.B, runtime string, flags ...string) {
 	b.ReportMetric(ms(median(gone)), "ms/start+close")
 	b.ReportMetric(ms(median(theirs)), "ms/bare")
 	b.ReportMetric(float64(median(ours))/float64(median(theirs)), "x-bare")
+	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkStartBesideEngine is the same in turn with the engine's own client, which
+// runs the same program from the same files in a new container without network.
+func BenchmarkStartBesideEngine(b *testing.B) {
+	config := configOf(b, "test-bench", "runc")
+	image := sandboxtest.PythonImage(b)
+	if image == "" {
+		b.Skip("not applicable: no python image")
+	}
+	engine := enginetest.Start(b, enginetest.Current, enginetest.Options{})
+	engine.Import(b, sandboxtest.ImageRoot(b, image), "peer")
+	job, limits := benchJob(b, start(b, config))
+	spec := sandbox.Spec{Image: image, Network: sandbox.NetworkNone, Profile: sandbox.ProfileJob, Limits: limits}
+	oneStart(b, job, spec) // the job's first start maps the image
+	var ours, theirs []time.Duration
+	for b.Loop() {
+		time.Sleep(settle)
+		first, _ := oneStart(b, job, spec)
+		ours = append(ours, first)
+		time.Sleep(settle)
+		began := time.Now()
+		engine.Client(b, "run", "--rm", "--network", "none", "peer", "/bin/true")
+		theirs = append(theirs, time.Since(began))
+	}
+	b.ReportMetric(ms(median(ours)), "ms/start")
+	b.ReportMetric(ms(median(theirs)), "ms/docker-run")
+	b.ReportMetric(float64(median(ours))/float64(median(theirs)), "x-docker-run")
 	b.ReportMetric(0, "ns/op")
 }
 
@@ -183,16 +213,9 @@ type bare struct {
 	bundle, state string
 }
 
-func newBare(b *testing.B, runtime string, flags []string, store string, image images.Digest) bare {
+func newBare(b *testing.B, runtime string, flags []string, image images.Digest) bare {
 	bundle := b.TempDir()
-	s, err := images.Open(store)
-	if err != nil {
-		b.Fatal(err)
-	}
-	root, err := s.Root(image)
-	if err != nil {
-		b.Fatal(err)
-	}
+	root := sandboxtest.ImageRoot(b, image)
 	if out, err := exec.Command(runtime, "spec", "--bundle", bundle).CombinedOutput(); err != nil {
 		b.Fatalf("making a bundle: %v %s", err, out)
 	}

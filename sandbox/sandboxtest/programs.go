@@ -39,6 +39,20 @@ func PythonImage(t testing.TB) images.Digest {
 	return image.Digest
 }
 
+// ImageRoot returns the directory of an image's files in the host's store.
+func ImageRoot(t testing.TB, image images.Digest) string {
+	t.Helper()
+	store, err := images.Open(ImageStore())
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := store.Root(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
 // WriteProgram writes what is to be executed, by a process of its own: what this
 // one has open for writing, each of its forks has open for a moment, too, and a
 // file that anybody has open for writing can't be executed.
