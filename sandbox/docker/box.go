@@ -310,7 +310,7 @@ func (b *box) Close(ctx context.Context) error {
 		_ = b.first.release()
 	}
 	b.closed = true
-	b.job.forget(b)
+	b.job.boxes.Remove(b.id)
 	return nil
 }
 

@@ -18,10 +18,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
@@ -60,19 +58,19 @@ type Driver struct {
 
 	importing chan struct{} // holds one value while an image is looked up or imported
 
+	jobs linux.Members[sandbox.JobID, *job] // those that are not closed to the end
+
 	mu    sync.Mutex // guards what follows
 	about facts      // of the engine, as last asked
-	jobs  map[sandbox.JobID]*job
-	next  int  // number of the last name
-	begun bool // a job was opened, so disks of ours may be on their way
-	debts bool // the engine may hold containers that it could not remove
+	next  int        // number of the last name
+	debts bool       // the engine may hold containers that it could not remove
 }
 
 var _ sandbox.Driver = (*Driver)(nil)
 
 // New prepares the stage and asks the engine what it can do. It starts nothing.
 func New(ctx context.Context, config Config) (*Driver, error) {
-	d := &Driver{config: config, jobs: map[sandbox.JobID]*job{}, importing: make(chan struct{}, 1)}
+	d := &Driver{config: config, importing: make(chan struct{}, 1)}
 	var err error
 	if d.engine, err = newEngine(config.Socket); err != nil {
 		return nil, err
@@ -132,46 +130,22 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 	}
 	d.settleDebts(ctx)
 	j := newJob(d, spec, about)
-	if err := d.admit(j); err != nil {
-		return nil, err
+	if !d.jobs.Add(spec.ID, j) {
+		return nil, &sandbox.Error{Kind: sandbox.KindRefused, Op: "opening job: it is open already"}
 	}
 	ledger := linux.Ledger{Run: d.config.Run, Instance: d.config.Instance, Disks: d.config.Disks}
 	if j.booked, err = ledger.Book(ctx, spec); err != nil {
-		d.forget(j)
+		d.jobs.Remove(spec.ID)
 		return nil, startError("booking memory and disk", err)
 	}
 	d.pool.Warm(linux.Size{Bytes: spec.Limits.DiskBytes, Inodes: spec.Limits.Inodes})
 	return j, nil
 }
 
-func (d *Driver) admit(j *job) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.jobs[j.spec.ID] != nil {
-		return &sandbox.Error{Kind: sandbox.KindRefused, Op: "opening job: it is open already"}
-	}
-	d.jobs[j.spec.ID] = j
-	d.begun = true
-	return nil
-}
-
-func (d *Driver) forget(j *job) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.jobs, j.spec.ID)
-}
-
-// openJobs are the jobs that are not closed to the end.
-func (d *Driver) openJobs() []*job {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Collect(maps.Values(d.jobs))
-}
-
 // Close gives up the pool and what the engine still holds of this instance.
 func (d *Driver) Close() error {
 	var failed error
-	for _, j := range d.openJobs() {
+	for _, j := range d.jobs.All() {
 		failed = errors.Join(failed, j.Close(context.Background()))
 	}
 	d.settleDebts(context.Background())

@@ -86,7 +86,7 @@ func importer(t *testing.T, handle http.HandlerFunc) *Driver {
 		}
 	}
 	return &Driver{
-		engine: engineOf(t, handle), importing: make(chan struct{}, 1), jobs: map[sandbox.JobID]*job{},
+		engine: engineOf(t, handle), importing: make(chan struct{}, 1),
 		config: Config{Stage: dir, RunDir: dir, Run: run, Log: slog.New(slog.DiscardHandler), Binaries: linux.Binaries{Init: program}},
 	}
 }

@@ -17,13 +17,13 @@ func TestA19NoJobThatThePolicyRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &Driver{engine: fakeEngine(t, "1.51", plain), config: Config{Policy: policy}, jobs: map[sandbox.JobID]*job{}}
+	d := &Driver{engine: fakeEngine(t, "1.51", plain), config: Config{Policy: policy}}
 	_, err = d.OpenJob(t.Context(), sandbox.JobSpec{ID: "one", Limits: policy.Limits})
 	var typed *sandbox.Error
 	if !errors.As(err, &typed) || typed.Kind != sandbox.KindStart || !strings.Contains(err.Error(), "user_namespace") {
 		t.Errorf("under strict: %v", err)
 	}
-	if len(d.jobs) > 0 {
+	if len(d.jobs.All()) > 0 {
 		t.Error("the job is open")
 	}
 }

@@ -3,11 +3,7 @@ package docker
 import (
 	"context"
 	"errors"
-	"maps"
-	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
 	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
@@ -22,25 +18,20 @@ type job struct {
 	about  facts          // of the engine when the job was opened
 	booked *hostlock.Lock // of memory and disk
 	layers linux.Layers
+	bases  linux.Bases
 
-	building sync.Mutex      // held while a base is made, guards bases
-	bases    map[bool]string // by "without an image"
-
-	closing sync.Mutex // held by Close
+	closing linux.Closing
+	boxes   linux.Members[string, *box]
 
 	ended context.Context // ends with the first Close, and with it what is being made
 	stop  context.CancelFunc
-
-	mu     sync.Mutex // guards what follows
-	boxes  map[*box]bool
-	closed bool // no sandbox begins any more
-	over   bool // what was booked is given back
 }
 
 var _ sandbox.DriverJob = (*job)(nil)
 
 func newJob(d *Driver, spec sandbox.JobSpec, about facts) *job {
-	j := &job{driver: d, spec: spec, about: about, boxes: map[*box]bool{}, bases: map[bool]string{}}
+	path := func() string { return filepath.Join(d.config.Stage, "o", d.name("")) }
+	j := &job{driver: d, spec: spec, about: about, bases: linux.Bases{First: about.first, Programs: d.config.Binaries, Path: path}}
 	j.ended, j.stop = context.WithCancel(context.Background())
 	return j
 }
@@ -54,7 +45,7 @@ func (j *job) Create(ctx context.Context, spec sandbox.Spec) (sandbox.DriverSand
 	if err != nil {
 		return nil, err
 	}
-	base, err := j.base(spec.Image == "")
+	base, err := j.bases.Get(spec.Image == "")
 	if err != nil {
 		return nil, startError("building our layer", err)
 	}
@@ -63,8 +54,8 @@ func (j *job) Create(ctx context.Context, spec sandbox.Spec) (sandbox.DriverSand
 		digest = bareImage
 	}
 	b := newBox(j, spec.Limits)
-	if err := j.admit(b); err != nil {
-		return nil, err
+	if !j.boxes.Add(b.id, b) {
+		return nil, &sandbox.Error{Kind: sandbox.KindRefused, Op: "creating sandbox: the job is closed"}
 	}
 	if err := b.start(ctx, append([]string{base}, layers...), digest, spec); err != nil {
 		cleaning := context.WithoutCancel(ctx)
@@ -72,36 +63,6 @@ func (j *job) Create(ctx context.Context, spec sandbox.Spec) (sandbox.DriverSand
 	}
 	j.driver.pool.Fill()
 	return b, nil
-}
-
-func (j *job) admit(b *box) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.closed {
-		return &sandbox.Error{Kind: sandbox.KindRefused, Op: "creating sandbox: the job is closed"}
-	}
-	j.boxes[b] = true
-	return nil
-}
-
-func (j *job) forget(b *box) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	delete(j.boxes, b)
-}
-
-func (j *job) base(bare bool) (string, error) {
-	j.building.Lock()
-	defer j.building.Unlock()
-	if path, found := j.bases[bare]; found {
-		return path, nil
-	}
-	path := filepath.Join(j.driver.config.Stage, "o", j.driver.name(""))
-	if err := linux.BuildBase(path, j.about.first, bare, j.driver.config.Binaries); err != nil {
-		return "", errors.Join(err, os.RemoveAll(path))
-	}
-	j.bases[bare] = path
-	return path, nil
 }
 
 // plan fills in what a sandbox's container depends on.
@@ -123,60 +84,20 @@ func (j *job) plan(b *box, spec sandbox.Spec, image string, digest images.Digest
 // of it is gone the job keeps what it booked, and a further call, or a sweep, goes
 // on. Once done, a further call does nothing.
 func (j *job) Close(ctx context.Context) error {
-	j.closing.Lock()
-	defer j.closing.Unlock()
-	var failed error
-	for _, b := range j.shut() {
-		failed = errors.Join(failed, b.Close(ctx))
-	}
-	if failed == nil {
-		failed = errors.Join(j.layers.Release(), j.dropBases())
-	}
-	if failed != nil {
-		return failed
-	}
-	j.end()
-	return nil
-}
-
-// shut lets no sandbox begin any more and returns those that are left.
-func (j *job) shut() []*box {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.closed = true
+	left := j.boxes.Shut()
 	j.stop() // nobody waits for an image that an engine takes minutes for
-	return slices.Collect(maps.Keys(j.boxes))
-}
-
-func (j *job) dropBases() (failed error) {
-	j.building.Lock()
-	defer j.building.Unlock()
-	for bare, path := range j.bases {
-		failed = errors.Join(failed, os.RemoveAll(path))
-		delete(j.bases, bare)
-	}
-	return failed
-}
-
-// end gives back what is the host's. A new job may take the id from then on.
-func (j *job) end() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.over {
-		return
-	}
-	j.over = true
-	j.booked.Release()
-	j.driver.forget(j)
-}
-
-// unfinished tells whether a Close has failed. One that is going on is none.
-func (j *job) unfinished() bool {
-	if !j.closing.TryLock() {
-		return false
-	}
-	defer j.closing.Unlock()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.closed && !j.over
+	return j.closing.Do(func() error {
+		var failed error
+		for _, b := range left {
+			failed = errors.Join(failed, b.Close(ctx))
+		}
+		if failed == nil {
+			failed = errors.Join(j.layers.Release(), j.bases.Drop())
+		}
+		if failed == nil { // a new job may take the id from then on
+			j.booked.Release()
+			j.driver.jobs.Remove(j.spec.ID)
+		}
+		return failed
+	})
 }

@@ -25,8 +25,8 @@ func (d *Driver) Sweep(ctx context.Context) (sandbox.Swept, error) {
 
 // sweepClosing goes on with jobs whose Close failed.
 func (d *Driver) sweepClosing(ctx context.Context) (failed error) {
-	for _, j := range d.openJobs() {
-		if j.unfinished() {
+	for _, j := range d.jobs.All() {
+		if j.closing.Unfinished() {
 			failed = errors.Join(failed, j.Close(ctx))
 		}
 	}
@@ -82,7 +82,7 @@ func (d *Driver) mayRemove(c held) bool {
 // live says whether a container belongs to a sandbox of this runner. One that is
 // being made has no id yet, so meanwhile all of this instance count as alive.
 func (d *Driver) live(id string) bool {
-	for _, j := range d.openJobs() {
+	for _, j := range d.jobs.All() {
 		if j.has(id) {
 			return true
 		}
@@ -91,9 +91,7 @@ func (d *Driver) live(id string) bool {
 }
 
 func (j *job) has(id string) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for b := range j.boxes {
+	for _, b := range j.boxes.All() {
 		if !b.mu.TryLock() {
 			return true // in the middle of something: leave it alone
 		}
@@ -108,7 +106,7 @@ func (j *job) has(id string) bool {
 
 // sweepGrafts takes back what a runner lent that was killed in a start.
 func (d *Driver) sweepGrafts(ctx context.Context, swept sandbox.Swept) error {
-	if d.hasBegun() {
+	if d.jobs.Ever() {
 		return nil
 	}
 	return d.sweepLent(ctx, d.config.Instance, swept)
@@ -144,16 +142,10 @@ func (d *Driver) sweepLent(ctx context.Context, instance string, swept sandbox.S
 	return nil
 }
 
-func (d *Driver) hasBegun() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.begun
-}
-
 // sweepDisks removes what earlier disks left, unless this runner has begun to
 // make its own.
 func (d *Driver) sweepDisks(swept sandbox.Swept) error {
-	if d.hasBegun() {
+	if d.jobs.Ever() {
 		return nil // a disk of ours may be on its way from file to mount
 	}
 	return linux.SweepDisks(d.config.Disks, swept)

@@ -37,7 +37,9 @@ func TestSweepLeavesTheLivingAlone(t *testing.T) {
 	var mu sync.Mutex // guards removed
 	var removed []string
 	d := &Driver{config: Config{Instance: "mine", Run: run, Log: slog.New(slog.DiscardHandler)}}
-	d.jobs = map[sandbox.JobID]*job{"one": {boxes: map[*box]bool{{container: "a"}: true}}}
+	j := &job{}
+	j.boxes.Add("s1", &box{container: "a"})
+	d.jobs.Add("one", j)
 	d.engine = engineOf(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Api-Version", "1.51")
 		switch {

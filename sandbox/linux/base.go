@@ -1,7 +1,9 @@
 package linux
 
 import (
+	"errors"
 	"os"
+	"sync"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
@@ -36,4 +38,44 @@ func BuildBase(target string, first uint32, bare bool, programs Binaries) error 
 		}
 	}
 	return tree.Err
+}
+
+// Bases are the lower layers of ours that a job's sandboxes share, each built when
+// it is first asked for. All methods may run at once.
+type Bases struct {
+	First    uint32        // the host's id of root inside
+	Programs Binaries      // copied into each
+	Path     func() string // a path on the stage that was never given before
+
+	mu   sync.Mutex // held while one is built, guards made
+	made map[bool]string
+}
+
+// Get returns the directory for sandboxes with an image or, bare, without one.
+func (b *Bases) Get(bare bool) (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if path, found := b.made[bare]; found {
+		return path, nil
+	}
+	path := b.Path()
+	if err := BuildBase(path, b.First, bare, b.Programs); err != nil {
+		return "", errors.Join(err, os.RemoveAll(path))
+	}
+	if b.made == nil {
+		b.made = map[bool]string{}
+	}
+	b.made[bare] = path
+	return path, nil
+}
+
+// Drop removes them; what Get returned must not be mounted any more.
+func (b *Bases) Drop() (failed error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for bare, path := range b.made {
+		failed = errors.Join(failed, os.RemoveAll(path))
+		delete(b.made, bare)
+	}
+	return failed
 }

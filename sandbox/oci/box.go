@@ -269,6 +269,6 @@ func (b *box) Close(ctx context.Context) error {
 		return err
 	}
 	b.closed = true
-	b.job.forget(b)
+	b.job.boxes.Remove(b.id)
 	return nil
 }

@@ -2,9 +2,7 @@ package oci
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -17,10 +15,8 @@ import (
 type ground struct {
 	driver     *Driver
 	ids        *idRange
+	bases      linux.Bases
 	namespaces *boundedNamespaces
-
-	building sync.Mutex // held while a base is made, guards what follows
-	bases    map[bool]string
 }
 
 // namespacesReady is how many sandboxes a job starts within a second.
@@ -39,30 +35,21 @@ func (d *Driver) newGround() (*ground, error) {
 	if err != nil {
 		return nil, startError("taking an id range", err)
 	}
-	return &ground{driver: d, ids: ids, namespaces: newNamespaces(ids.first, d.namespacePath), bases: map[bool]string{}}, nil
+	return &ground{
+		driver: d, ids: ids, namespaces: newNamespaces(ids.first, d.pathIn("u")),
+		bases: linux.Bases{First: ids.first, Programs: d.config.Binaries, Path: d.pathIn("o")},
+	}, nil
 }
 
-func (d *Driver) namespacePath() string { return filepath.Join(d.config.Stage, "u", d.name("")) }
-
-// base returns the lower layer of ours, for sandboxes with an image or bare ones.
-func (g *ground) base(bare bool) (string, error) {
-	g.building.Lock()
-	defer g.building.Unlock()
-	if path, found := g.bases[bare]; found {
-		return path, nil
-	}
-	path := filepath.Join(g.driver.config.Stage, "o", g.driver.name(""))
-	if err := linux.BuildBase(path, g.ids.first, bare, g.driver.config.Binaries); err != nil {
-		return "", startError("building our layer", errors.Join(err, os.RemoveAll(path)))
-	}
-	g.bases[bare] = path
-	return path, nil
+// pathIn makes paths in a directory of the stage, each of them once.
+func (d *Driver) pathIn(dir string) func() string {
+	return func() string { return filepath.Join(d.config.Stage, dir, d.name("")) }
 }
 
 // prepare makes all that a job will ask for.
 func (g *ground) prepare() error {
-	_, err := g.base(true)
-	with, err2 := g.base(false)
+	_, err := g.bases.Get(true)
+	with, err2 := g.bases.Get(false)
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
@@ -75,14 +62,7 @@ func (g *ground) prepare() error {
 // drop removes everything but the hold on the ids, which release gives back once
 // all that had them is gone.
 func (g *ground) drop() error {
-	failed := g.namespaces.Close()
-	g.building.Lock()
-	defer g.building.Unlock()
-	for bare, path := range g.bases {
-		failed = errors.Join(failed, os.RemoveAll(path))
-		delete(g.bases, bare)
-	}
-	return failed
+	return errors.Join(g.namespaces.Close(), g.bases.Drop())
 }
 
 func (g *ground) release() { g.ids.lock.Release() }
@@ -128,7 +108,7 @@ func (d *Driver) prepareGround() {
 func (d *Driver) idle() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.jobs) == 0 && d.ready == nil
+	return d.ready == nil && len(d.jobs.All()) == 0
 }
 
 // keepGround fails when another one was made meanwhile, or at the driver's end.

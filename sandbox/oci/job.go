@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
@@ -24,18 +22,14 @@ type job struct {
 	ground *ground
 	booked *hostlock.Lock // of memory and disk
 
-	closing sync.Mutex // held while Close goes on
+	closing linux.Closing
+	boxes   linux.Members[string, *box]
 
 	building sync.Mutex // held while an image is made, guards the two below
 	images   map[images.Digest]*mappedImage
 	userns   *os.File
 
 	layers linux.Layers
-
-	mu     sync.Mutex // guards what follows
-	boxes  map[*box]bool
-	closed bool
-	over   bool // closed to the end
 }
 
 // mappedImage is an image root, mounted with the job's ids.
@@ -55,8 +49,8 @@ func (j *job) Create(ctx context.Context, spec sandbox.Spec) (sandbox.DriverSand
 		return nil, err
 	}
 	b := &box{job: j, id: j.driver.name("s"), limits: spec.Limits}
-	if err := j.admit(b); err != nil {
-		return nil, err
+	if !j.boxes.Add(b.id, b) {
+		return nil, &sandbox.Error{Kind: sandbox.KindRefused, Op: "creating sandbox: the job is closed"}
 	}
 	if err := b.start(ctx, lowers, spec); err != nil {
 		cleaning := context.WithoutCancel(ctx)
@@ -69,22 +63,6 @@ func (j *job) Create(ctx context.Context, spec sandbox.Spec) (sandbox.DriverSand
 	return b, nil
 }
 
-func (j *job) admit(b *box) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.closed {
-		return &sandbox.Error{Kind: sandbox.KindRefused, Op: "creating sandbox: the job is closed"}
-	}
-	j.boxes[b] = true
-	return nil
-}
-
-func (j *job) forget(b *box) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	delete(j.boxes, b)
-}
-
 // lowers returns the lower directories, topmost first: ours, the job's layers,
 // the image.
 func (j *job) lowers(spec sandbox.Spec) ([]string, error) {
@@ -92,9 +70,9 @@ func (j *job) lowers(spec sandbox.Spec) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	base, err := j.ground.base(spec.Image == "")
+	base, err := j.ground.bases.Get(spec.Image == "")
 	if err != nil {
-		return nil, err
+		return nil, startError("building our layer", err)
 	}
 	lowers := append([]string{base}, layers...)
 	if spec.Image == "" {
@@ -171,55 +149,28 @@ func (m *mappedImage) drop() error {
 // of it is gone the job keeps its ids and what it booked, and a further call, or
 // a sweep, goes on. Once done, a further call does nothing.
 func (j *job) Close(ctx context.Context) error {
-	j.closing.Lock()
-	defer j.closing.Unlock()
-	var failed error
-	for _, b := range j.shut() {
-		failed = errors.Join(failed, b.Close(ctx))
-	}
-	if failed == nil {
-		failed = j.dropShared()
-	}
-	if failed != nil {
+	return j.closing.Do(func() error {
+		var failed error
+		for _, b := range j.boxes.Shut() {
+			failed = errors.Join(failed, b.Close(ctx))
+		}
+		if failed == nil {
+			failed = j.dropShared()
+		}
+		if failed == nil {
+			j.end()
+		}
 		return failed
-	}
-	j.end()
-	return nil
+	})
 }
 
 // end gives back what is the host's. A new job may take the id from then on.
 func (j *job) end() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.over {
-		return
-	}
-	j.over = true
 	linux.ReapStrays() // what outlived a runtime that died in the middle of a start
 	j.ground.release()
 	j.booked.Release()
-	j.driver.forget(j)
+	j.driver.jobs.Remove(j.spec.ID)
 	j.driver.prepareGround()
-}
-
-// shut lets no sandbox begin any more and returns those that are left.
-func (j *job) shut() []*box {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.closed = true
-	return slices.Collect(maps.Keys(j.boxes))
-}
-
-// unfinished tells whether a Close has failed, and how many sandboxes it left.
-// One that is going on is none.
-func (j *job) unfinished() (boxes int, yes bool) {
-	if !j.closing.TryLock() {
-		return 0, false
-	}
-	defer j.closing.Unlock()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return len(j.boxes), j.closed && !j.over
 }
 
 // dropShared removes what it can. A disk that can't be released is tried again.

@@ -12,10 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -60,10 +58,10 @@ type Driver struct {
 	// rateless: that disks have no limit of their rate is told once.
 	rateless sync.Once
 
-	mu    sync.Mutex // guards what follows
-	jobs  map[sandbox.JobID]*job
-	next  int  // number of the last name
-	begun bool // a job was opened, so disks of ours may be on their way
+	jobs linux.Members[sandbox.JobID, *job] // those that are not closed to the end
+
+	mu   sync.Mutex // guards what follows
+	next int        // number of the last name
 	// ready is the ground of the next job, or nil.
 	ready  *ground
 	closed bool // closing was closed
@@ -73,7 +71,7 @@ var _ sandbox.Driver = (*Driver)(nil)
 
 // New prepares the stage. It starts nothing.
 func New(config Config) (*Driver, error) {
-	d := &Driver{config: config, quick: linux.NewQuickener(), jobs: map[sandbox.JobID]*job{}, closing: make(chan struct{})}
+	d := &Driver{config: config, quick: linux.NewQuickener(), closing: make(chan struct{})}
 	kind, err := flavorOf(config.Runtime)
 	if err != nil {
 		return nil, err
@@ -122,55 +120,28 @@ func (d *Driver) OpenJob(ctx context.Context, spec sandbox.JobSpec) (sandbox.Dri
 	if err := linux.Insist(d.config.Policy, d.unable); err != nil {
 		return nil, err
 	}
-	j := &job{
-		driver: d, spec: spec, boxes: map[*box]bool{},
-		images: map[images.Digest]*mappedImage{},
-	}
-	if err := d.admit(j); err != nil {
-		return nil, err
+	j := &job{driver: d, spec: spec, images: map[images.Digest]*mappedImage{}}
+	if !d.jobs.Add(spec.ID, j) {
+		return nil, &sandbox.Error{Kind: sandbox.KindRefused, Op: "opening job: it is open already"}
 	}
 	var err error
 	if j.booked, err = d.ledger().Book(ctx, spec); err != nil {
-		d.forget(j)
+		d.jobs.Remove(spec.ID)
 		return nil, startError("booking memory and disk", err)
 	}
 	if j.ground, err = d.takeGround(); err != nil {
 		j.booked.Release()
-		d.forget(j)
+		d.jobs.Remove(spec.ID)
 		return nil, err
 	}
 	d.pool.Warm(linux.Size{Bytes: spec.Limits.DiskBytes, Inodes: spec.Limits.Inodes})
 	return j, nil
 }
 
-func (d *Driver) admit(j *job) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.jobs[j.spec.ID] != nil {
-		return &sandbox.Error{Kind: sandbox.KindRefused, Op: "opening job: it is open already"}
-	}
-	d.jobs[j.spec.ID] = j
-	d.begun = true
-	return nil
-}
-
-func (d *Driver) forget(j *job) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.jobs, j.spec.ID)
-}
-
-// openJobs are the jobs that are not closed to the end.
-func (d *Driver) openJobs() []*job {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Collect(maps.Values(d.jobs))
-}
-
 // Close gives up the pool and the instance's cgroup.
 func (d *Driver) Close() error {
 	var failed error
-	for _, j := range d.openJobs() {
+	for _, j := range d.jobs.All() {
 		failed = errors.Join(failed, j.Close(context.Background()))
 	}
 	d.dropGround()

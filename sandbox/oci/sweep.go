@@ -3,6 +3,7 @@ package oci
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
@@ -25,11 +26,11 @@ func (d *Driver) Sweep(ctx context.Context) (sandbox.Swept, error) {
 // their ids and what they booked, since something of theirs may still run.
 func (d *Driver) sweepClosing(ctx context.Context, swept sandbox.Swept) error {
 	var failed error
-	for _, j := range d.openJobs() {
-		boxes, again := j.unfinished()
-		if !again {
+	for _, j := range d.jobs.All() {
+		if !j.closing.Unfinished() {
 			continue
 		}
+		boxes := len(j.boxes.All())
 		if err := j.Close(ctx); err != nil {
 			failed = errors.Join(failed, err)
 			continue
@@ -42,42 +43,18 @@ func (d *Driver) sweepClosing(ctx context.Context, swept sandbox.Swept) error {
 // dropLabel removes the instance's own cgroups between jobs. No job can begin
 // meanwhile: the runtime would miss the directory that it has just looked for.
 func (d *Driver) dropLabel() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if len(d.jobs) > 0 {
-		return nil
-	}
-	return linux.Group{All: d.cgroups, Path: d.label()}.Remove()
+	return d.jobs.WhileEmpty(linux.Group{All: d.cgroups, Path: d.label()}.Remove)
 }
 
 // live says whether a sandbox of that name belongs to this runner.
 func (d *Driver) live(name string) bool {
-	for _, j := range d.openJobs() {
-		if j.has(name) {
-			return true
-		}
-	}
-	return false
-}
-
-func (j *job) has(name string) bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for b := range j.boxes {
-		if b.id == name {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.jobs.All(), func(j *job) bool { return j.boxes.Has(name) })
 }
 
 // sweepDisks removes what earlier disks left, unless this runner has begun to
 // make its own.
 func (d *Driver) sweepDisks(swept sandbox.Swept) error {
-	d.mu.Lock()
-	begun := d.begun
-	d.mu.Unlock()
-	if begun {
+	if d.jobs.Ever() {
 		return nil // a disk of ours may be on its way from file to mount
 	}
 	return linux.SweepDisks(d.config.Disks, swept)

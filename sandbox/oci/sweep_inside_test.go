@@ -19,12 +19,10 @@ import (
 // has ended it.
 func TestSweepFinishesWhatCloseCouldNot(t *testing.T) {
 	d := bareDriver(t)
-	j := &job{driver: d, spec: sandbox.JobSpec{ID: "stuck"}, boxes: map[*box]bool{}, ground: bareGround(t, d), booked: lockFile(t, d, "booking")}
-	if err := d.admit(j); err != nil {
-		t.Fatal(err)
-	}
+	j := &job{driver: d, spec: sandbox.JobSpec{ID: "stuck"}, ground: bareGround(t, d), booked: lockFile(t, d, "booking")}
+	d.jobs.Add(j.spec.ID, j)
 	b := &box{job: j, id: "s1", view: linux.View{Dir: t.TempDir()}, group: linux.Group{All: d.cgroups, Path: filepath.Join(d.label(), "s1")}}
-	j.boxes[b] = true
+	j.boxes.Add(b.id, b)
 	// What can't be read as a list of processes can't be ended.
 	procs := filepath.Join(d.cgroups.Trees[0].Own, b.group.Path, "cgroup.procs")
 	if err := os.MkdirAll(procs, 0o755); err != nil {
@@ -63,12 +61,10 @@ func TestSweepFinishesWhatCloseCouldNot(t *testing.T) {
 // not forgotten, and its job keeps what it booked.
 func TestCloseGoesOnWhereItFailed(t *testing.T) {
 	d := bareDriver(t)
-	j := &job{driver: d, spec: sandbox.JobSpec{ID: "kept"}, boxes: map[*box]bool{}, ground: bareGround(t, d), booked: lockFile(t, d, "booking")}
-	if err := d.admit(j); err != nil {
-		t.Fatal(err)
-	}
+	j := &job{driver: d, spec: sandbox.JobSpec{ID: "kept"}, ground: bareGround(t, d), booked: lockFile(t, d, "booking")}
+	d.jobs.Add(j.spec.ID, j)
 	b := &box{job: j, id: "s1", view: linux.View{Dir: t.TempDir()}, group: linux.Group{All: d.cgroups, Path: filepath.Join(d.label(), "s1")}}
-	j.boxes[b] = true
+	j.boxes.Add(b.id, b)
 	inTheWay := filepath.Join(d.cgroups.Trees[0].Own, b.group.Path, "in the way")
 	if err := os.MkdirAll(inTheWay, 0o755); err != nil {
 		t.Fatal(err)
@@ -84,8 +80,8 @@ func TestCloseGoesOnWhereItFailed(t *testing.T) {
 	if err := os.Remove(inTheWay); err != nil {
 		t.Fatal(err)
 	}
-	if swept, err := d.Sweep(context.Background()); err != nil || swept["container"] != 1 || len(d.jobs) != 0 {
-		t.Errorf("a sweep took %v, %v; %d jobs are left", swept, err, len(d.jobs))
+	if swept, err := d.Sweep(context.Background()); err != nil || swept["container"] != 1 || len(d.jobs.All()) != 0 {
+		t.Errorf("a sweep took %v, %v; %d jobs are left", swept, err, len(d.jobs.All()))
 	}
 }
 
@@ -94,8 +90,8 @@ func TestA19NoJobThatThePolicyRefuses(t *testing.T) {
 	d := bareDriver(t)
 	d.config.Policy.Name, d.unable = "mine", d.cgroups.Unable()
 	_, err := d.OpenJob(context.Background(), sandbox.JobSpec{ID: "one"})
-	if err == nil || !strings.Contains(err.Error(), "memory: ") || len(d.jobs) > 0 {
-		t.Errorf("a host without controllers: %v, %d jobs", err, len(d.jobs))
+	if err == nil || !strings.Contains(err.Error(), "memory: ") || len(d.jobs.All()) > 0 {
+		t.Errorf("a host without controllers: %v, %d jobs", err, len(d.jobs.All()))
 	}
 }
 
@@ -113,7 +109,7 @@ func bareDriver(t *testing.T) *Driver {
 	d := &Driver{
 		config:  Config{Instance: "inside", Run: root, Disks: t.TempDir(), Log: slog.New(slog.NewTextHandler(io.Discard, nil))},
 		runtime: ociRuntime{state: t.TempDir()},
-		cgroups: &linux.Cgroups{Trees: []linux.Hierarchy{{Own: t.TempDir()}}}, jobs: map[sandbox.JobID]*job{},
+		cgroups: &linux.Cgroups{Trees: []linux.Hierarchy{{Own: t.TempDir()}}},
 	}
 	d.traces = linux.Traces{Instance: "inside", Run: root, Cgroups: d.cgroups, Log: d.config.Log}
 	return d
@@ -133,6 +129,6 @@ func bareGround(t *testing.T, d *Driver) *ground {
 	t.Helper()
 	return &ground{
 		driver: d, ids: &idRange{lock: lockFile(t, d, "range")},
-		namespaces: newNamespaces(0, d.namespacePath), bases: map[bool]string{},
+		namespaces: newNamespaces(0, d.pathIn("u")),
 	}
 }
