@@ -160,15 +160,11 @@ func (p *Pool) Fill() {
 	})
 }
 
-// quiet waits until fillAfter has passed since the last take, or until the pool
-// is empty or closed.
-func (p *Pool) quiet() {
+// rest waits until it is time to fill, or the pool is closed.
+func (p *Pool) rest() {
 	for {
-		p.mu.Lock()
-		left := fillAfter - time.Since(p.taken)
-		empty := len(p.ready) == 0
-		p.mu.Unlock()
-		if empty || left <= 0 {
+		left := p.untilRest(time.Now())
+		if left <= 0 {
 			return
 		}
 		select {
@@ -179,8 +175,19 @@ func (p *Pool) quiet() {
 	}
 }
 
+// untilRest is how long there is none: starts are on their way, and the next one
+// finds a disk.
+func (p *Pool) untilRest(now time.Time) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.ready) == 0 {
+		return 0
+	}
+	return fillAfter - now.Sub(p.taken)
+}
+
 func (p *Pool) fillOne() bool {
-	p.quiet()
+	p.rest()
 	p.mu.Lock()
 	want := p.size
 	if p.closed || len(p.ready) >= p.want {

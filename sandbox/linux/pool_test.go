@@ -1,0 +1,99 @@
+package linux
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/sandbox"
+)
+
+// TestPoolIsFilledAtRest: not while starts are on their way, unless the next one would
+// find nothing.
+func TestPoolIsFilledAtRest(t *testing.T) {
+	now := time.Now()
+	for _, c := range []struct {
+		ready int
+		since time.Duration // the last take
+		rest  bool
+	}{{0, 0, true}, {1, 0, false}, {1, fillAfter - 1, false}, {1, fillAfter, true}, {5, time.Hour, true}} {
+		p := Pool{ready: make([]*Disk, c.ready), taken: now.Add(-c.since)}
+		if got := p.untilRest(now) <= 0; got != c.rest {
+			t.Errorf("%d ready, %s after a take: rest %t", c.ready, c.since, got)
+		}
+	}
+}
+
+// TestPooledDisksAreReadyToUse: with the overlay's directories, which belong to the
+// job's ids once they are given to it. A closed pool leaves nothing.
+func TestPooledDisksAreReadyToUse(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("not applicable: needs root")
+	}
+	images, mounts := t.TempDir(), t.TempDir()
+	pool := NewPool(images, mounts, 2, slog.New(slog.DiscardHandler))
+	size := Size{Bytes: 64 << 20, Inodes: 2000}
+	pool.Warm(size)
+	filled := func() bool {
+		pool.mu.Lock()
+		defer pool.mu.Unlock()
+		return len(pool.ready) == 2
+	}
+	for range 2 {
+		eventually(t, "the pool is full", filled)
+		disk, err := pool.Take(t.Context(), size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantPlaces(t, disk)
+		if err := disk.Release(); err != nil {
+			t.Error(err)
+		}
+		pool.Fill()
+	}
+	if err := pool.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, dir := range []string{images, mounts} {
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+			t.Errorf("left in %s: %v, %v", dir, left, err)
+		}
+	}
+	if _, err := pool.Take(t.Context(), size); err == nil {
+		t.Error("a closed pool gave a disk")
+	}
+}
+
+func wantPlaces(t *testing.T, disk *Disk) {
+	t.Helper()
+	const first = 1_879_048_192
+	if err := ownUpper(disk.Path, first); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]struct {
+		mode  uint32
+		owner uint32
+	}{"wk": {0o755, 0}, "up": {0o755, 0}, "up/workspace": {0o755, sandbox.User}, "up/home/veyra": {0o755, sandbox.User}, "up/tmp": {0o1777, 0}, "up/var/tmp": {0o1777, 0}} {
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(disk.Path, path), &st); err != nil {
+			t.Error(err)
+			continue
+		}
+		if st.Mode != unix.S_IFDIR|want.mode || st.Uid != first+want.owner || st.Gid != first+want.owner {
+			t.Errorf("%s: mode %o, owner %d:%d", path, st.Mode, st.Uid, st.Gid)
+		}
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
