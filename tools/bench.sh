@@ -105,6 +105,7 @@ row "sandbox start to first command's exit, on runsc" "$(metric BenchmarkStartGu
 row "  beside bare runsc ($(metric BenchmarkStartGuest ms/bare) ms)" "$(metric BenchmarkStartGuest x-bare)" x 2.0
 row "command in a live sandbox, on runsc" "$(metric BenchmarkCommandGuest ms/command)" ms ""
 row "lease to accepted result, small Python job, scripted model" "$(metric BenchmarkJob ms/job)" ms ""
+row "  beside its git and test commands alone, on the bare host ($(metric BenchmarkJob ms/bare) ms)" "$(ratio "$(metric BenchmarkJob ms/job)" "$(metric BenchmarkJob ms/bare)")" x ""
 row "  on runsc ($(metric BenchmarkJobGuest ms/job) ms) beside runc" "$(ratio "$(metric BenchmarkJobGuest ms/job)" "$(metric BenchmarkJob ms/job)")" x 3.0
 row "collect 3 changed files of 100,000" "$(metric BenchmarkCollect ms/collect)" ms 50
 row "base layer of 13,000 files, CPU beside git clone --depth 1" "$(metric BenchmarkBaseLayer ratio)" x 2

@@ -4,18 +4,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/veyra-labs/veyra-sandboxd/gitops/githosttest"
 	"github.com/veyra-labs/veyra-sandboxd/provider/providertest"
 )
 
 // BenchmarkJob does the small Python job again and again, through the built
 // daemon against HTTP servers, and prints where the time from the lease to the
 // accepted result goes. Steps overlap: each has its begin after the lease and
-// its length, both as medians over the jobs. It asserts nothing about time.
+// its length, both as medians over the jobs. In turn with it the job's commands run
+// alone, on the bare host. It asserts nothing about time.
 func BenchmarkJob(b *testing.B) { benchJob(b, "runc") }
 
 // BenchmarkJobGuest is the same on gVisor.
@@ -28,11 +31,16 @@ func benchJob(b *testing.B, runtime string) {
 	d := w.ready(p)
 	w.once(b, d, 0) // the first job maps the image and fills the pool of disks
 	var all []spans
+	var bare []float64
+	python := hostPython(b)
 	for i := 1; b.Loop(); i++ {
 		all = append(all, w.once(b, d, i))
+		bare = append(bare, w.bare(b, python, i))
 	}
 	b.StopTimer()
 	d.stop()
+	slices.Sort(bare)
+	b.ReportMetric(bare[len(bare)/2], "ms/bare")
 	rows := tabulate(all)
 	fmt.Fprintf(os.Stderr, "%-24s %9s %9s %9s %9s   of %d jobs, in ms\n", "step", "begins", "median", "least", "most", len(all))
 	for _, r := range rows {
@@ -84,6 +92,45 @@ func (w *world) once(b *testing.B, d *daemon, number int) spans {
 	read := parts["pull_request_read"].at + parts["pull_request_read"].took
 	parts["outcome"] = span{read, parts["seal"].at - read}
 	return parts
+}
+
+// bareJob is what the job needs at the very least, without sandboxes, evidence or a
+// control plane: git fetches, the tests run before and after the change, git pushes.
+const bareJob = `git clone -q --depth 1 "$1" work && cd work
+! "$2" -m unittest discover -s tests
+sed -i 's/a - b/a + b/' calc.py
+"$2" -m unittest discover -s tests
+git checkout -q -b change
+git -c user.name=bench -c user.email=bench@example.invalid commit -qam "Make add add."
+git push -q origin change`
+
+// bare runs those commands on a repository of their own and returns milliseconds.
+func (w *world) bare(b *testing.B, python string, number int) float64 {
+	b.Helper()
+	name := fmt.Sprintf("bare%d", number)
+	if _, err := w.git.CreateRepo("acme", name, project()); err != nil {
+		b.Fatal(err)
+	}
+	token, _ := w.token(githosttest.Write)("acme/" + name)
+	address := strings.Replace(w.origin, "://", "://x-access-token:"+token+"@", 1) + "/acme/" + name + ".git"
+	cmd := exec.Command("sh", "-ec", bareJob, "sh", address, python)
+	cmd.Dir, cmd.Env = b.TempDir(), []string{"PATH=" + os.Getenv("PATH"), "HOME=" + b.TempDir(), "GIT_CONFIG_NOSYSTEM=1", "PYTHONDONTWRITEBYTECODE=1"}
+	began := time.Now()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		b.Fatalf("the job's commands on the bare host: %v %s", err, out)
+	}
+	return time.Since(began).Seconds() * 1000
+}
+
+// hostPython is the interpreter itself: what the search path names may be a script
+// that chooses one.
+func hostPython(b *testing.B) string {
+	b.Helper()
+	out, err := exec.Command("python3", "-c", "import sys; print(sys.executable)").Output()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
 }
 
 // lineOf waits for the log line with this message of an assignment.

@@ -26,7 +26,7 @@ type Pool struct {
 	stop    chan struct{} // closed by Close
 
 	mu       sync.Mutex // guards what follows
-	taken    time.Time  // when Take was last called
+	taken    time.Time  // when one was last taken, or about to be
 	template *os.File
 	size     Size // of the template and of ready
 	ready    []*Disk
@@ -135,6 +135,7 @@ func (p *Pool) Warm(want Size) {
 	if p.closed || p.want == 0 || (p.template != nil && p.size == want) {
 		return
 	}
+	p.taken = time.Now() // a start is on its way, and needs one only
 	p.filling.Go(func() {
 		template, _, err := p.prepare(context.Background(), want)
 		if err != nil {
