@@ -49,6 +49,22 @@ func holds(t *testing.T, c *runner.Client, config runner.Config) held {
 	}
 }
 
+// atRest waits until what is held has not changed for a second: what a job leaves is
+// taken down, and what the next one needs is made ready.
+func atRest(t *testing.T, c *runner.Client, config runner.Config) held {
+	t.Helper()
+	now, since := holds(t, c, config), time.Now()
+	for end := time.Now().Add(patience); time.Since(since) < time.Second; time.Sleep(50 * time.Millisecond) {
+		if next := holds(t, c, config); !cmp.Equal(now, next) {
+			now, since = next, time.Now()
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it never comes to rest: %+v", now)
+		}
+	}
+	return now
+}
+
 // resident is what a process has in memory now, in bytes.
 func resident(t *testing.T, pid int) int64 {
 	t.Helper()
@@ -78,16 +94,11 @@ func TestJ10ManyJobs(t *testing.T) {
 	for i := range len(endings) { // the first ones fill the pool and the runtime's caches
 		endOne(t, c, spec, i)
 	}
-	before, memory := holds(t, c, config), resident(t, c.Pid())
+	before, memory := atRest(t, c, config), resident(t, c.Pid())
 	for i := range jobs {
 		endOne(t, c, spec, i)
 	}
-	var after held
-	settled := func() bool { after = holds(t, c, config); return cmp.Equal(before, after) }
-	for end := time.Now().Add(patience); !settled() && time.Now().Before(end); {
-		time.Sleep(20 * time.Millisecond)
-	}
-	if diff := cmp.Diff(before, after); diff != "" {
+	if diff := cmp.Diff(before, atRest(t, c, config)); diff != "" {
 		t.Errorf("held after %d jobs (-before +after):\n%s", jobs, diff)
 	}
 	if grown := resident(t, c.Pid()) - memory; grown > 10<<20 {
