@@ -40,6 +40,8 @@ type lab struct {
 	door   *door
 	way    http.RoundTripper
 	beats  time.Duration
+	// metrics are the present supervisor's.
+	metrics *telemetry.Metrics
 }
 
 // inLab runs a test in a bubble with a plane made of opts.
@@ -79,13 +81,14 @@ func (l *lab) start() {
 	if err != nil {
 		l.t.Fatal(err)
 	}
+	l.metrics = telemetry.New("test")
 	l.sup, err = supervisor.New(supervisor.Config{
 		Git:  []protocol.Origin{git},
 		Role: l.role, Version: "1.2.3", Provider: "scripted", Model: "model-1",
 		JobsDir: l.state + "/jobs", Heartbeat: l.beats,
 	}, supervisor.Parts{
 		Pairing: l.door.pairing, Signer: l.signer, Journal: l.journal, Worker: l.worker, Qualifier: l.qualifier, Verifier: l.verifier,
-		Checks: l.checks, Secrets: l.secrets, Metrics: telemetry.New("test"), Log: logger(l.t),
+		Checks: l.checks, Secrets: l.secrets, Metrics: l.metrics, Log: logger(l.t),
 	})
 	if err != nil {
 		l.t.Fatal(err)

@@ -3,6 +3,8 @@ package supervisor_test
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -252,6 +254,33 @@ func TestG11LastingRefusalOpensTheDoorForTheSameAgent(t *testing.T) {
 		if s := l.sup.Status(); s.Pairing != supervisor.Paired {
 			t.Errorf("pairing %s after connecting again", s.Pairing)
 		}
+	})
+}
+
+// The gauge of the pairing follows it at once, both ways, and not with the next of
+// the samples that are taken every few seconds.
+func TestMetricsFollowThePairing(t *testing.T) {
+	inLab(t, controlplanetest.Options{}, func(l *lab) {
+		want := func(state supervisor.PairState, line string) {
+			t.Helper()
+			for range 100_000 { // milliseconds of the bubble's time
+				if l.pass(time.Millisecond); l.sup.Status().Pairing == state {
+					break
+				}
+			}
+			page := httptest.NewRecorder()
+			l.metrics.Handler().ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+			if got := l.sup.Status().Pairing; got != state || !strings.Contains(page.Body.String(), "\n"+line+"\n") {
+				t.Errorf("pairing %s, want %s, and %q on the page", got, state, line)
+			}
+		}
+		want(supervisor.Unpaired, "veyra_sandboxd_paired 0")
+		id := l.introduce("")
+		want(supervisor.Paired, "veyra_sandboxd_paired 1")
+		l.plane.Disconnect(id)
+		want(supervisor.Revoked, "veyra_sandboxd_paired 0")
+		l.introduce(id)
+		want(supervisor.Paired, "veyra_sandboxd_paired 1")
 	})
 }
 

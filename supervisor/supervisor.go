@@ -259,9 +259,10 @@ func (s *Supervisor) Run(ctx context.Context) error {
 // loops are the goroutines of Run.
 func (s *Supervisor) loops(resume []resumable) []func(context.Context) {
 	dispatcher := newDispatcher(s, resume)
-	woken := s.parts.Pairing.watch()
+	woken, paired := s.parts.Pairing.watch(), s.parts.Pairing.watch()
 	return []func(context.Context){
-		s.heart.run, s.watch.run, dispatcher.run, s.write, s.gauge,
+		s.heart.run, s.watch.run, dispatcher.run, s.write,
+		func(ctx context.Context) { s.gauge(ctx, paired) },
 		func(ctx context.Context) { s.settings.run(ctx, woken) },
 	}
 }
@@ -278,8 +279,8 @@ func (s *Supervisor) write(ctx context.Context) {
 	}
 }
 
-// gauge keeps the gauges that nobody else sets.
-func (s *Supervisor) gauge(ctx context.Context) {
+// gauge keeps the gauges that nobody else sets, at once when the pairing changes.
+func (s *Supervisor) gauge(ctx context.Context, paired <-chan struct{}) {
 	tick := time.NewTicker(5 * time.Second)
 	defer tick.Stop()
 	for {
@@ -288,6 +289,7 @@ func (s *Supervisor) gauge(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-paired:
 		}
 	}
 }
