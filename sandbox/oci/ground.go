@@ -92,39 +92,35 @@ func (d *Driver) prepareGround() {
 		case <-d.closing:
 			return
 		}
-		if !d.idle() {
+		if !d.wantsGround() {
 			return
 		}
 		g, err := d.newGround()
-		if err != nil {
-			return
-		}
-		if err := g.prepare(); err != nil || !d.keepGround(g) {
+		if err == nil && g.prepare() != nil {
 			d.discard(g)
+			g = nil
 		}
+		d.keepGround(g)
 	})
 }
 
-func (d *Driver) idle() bool {
+// wantsGround lets one at a time be made.
+func (d *Driver) wantsGround() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.ready == nil && len(d.jobs.All()) == 0
+	if d.making || d.ready != nil || len(d.jobs.All()) > 0 {
+		return false
+	}
+	d.making = true
+	return true
 }
 
-// keepGround fails when another one was made meanwhile, or at the driver's end.
-func (d *Driver) keepGround(g *ground) bool {
+// keepGround ends what wantsGround began; g is nil where none could be made. At the
+// driver's end dropGround waits for it.
+func (d *Driver) keepGround(g *ground) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	select {
-	case <-d.closing:
-		return false
-	default:
-	}
-	if d.ready != nil {
-		return false
-	}
-	d.ready = g
-	return true
+	d.ready, d.making = g, false
 }
 
 // discard takes down a ground that no job has stood on.

@@ -64,6 +64,7 @@ type Driver struct {
 	next int        // number of the last name
 	// ready is the ground of the next job, or nil.
 	ready  *ground
+	making bool // one is being made
 	closed bool // closing was closed
 }
 

@@ -182,7 +182,7 @@ func nothingIsLeft(t *testing.T, h Host) {
 		t.Skip("not applicable: the backend's test can't look from the host")
 	}
 	h.needImage(t)
-	before := h.Left()
+	before := h.leftAtRest(t)
 	l := h.Small()
 	job := h.Job(t, l)
 	frozen := h.Create(t, job, l)

@@ -150,7 +150,7 @@ func deepRemoved(t *testing.T, h Host) {
 	if h.Left == nil {
 		t.Skip("not applicable: the backend's test can't look from the host")
 	}
-	before := h.Left()
+	before := h.leftAtRest(t)
 	l := h.Small()
 	job := h.Job(t, l)
 	b := h.Create(t, job, l)

@@ -337,6 +337,20 @@ func zombie(pid int) bool {
 	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }
 
+// leftAtRest is Left once it has not changed for a second: what earlier jobs left is
+// taken down by then, and what the next one needs is made ready.
+func (h Host) leftAtRest(t testing.TB) []string {
+	t.Helper()
+	now, since := h.Left(), time.Now()
+	eventually(t, "the backend is at rest", func() bool {
+		if next := h.Left(); !slices.Equal(now, next) {
+			now, since = next, time.Now()
+		}
+		return time.Since(since) > time.Second
+	})
+	return now
+}
+
 // eventually polls; a condition that never comes fails the test.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
