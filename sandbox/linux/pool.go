@@ -24,6 +24,7 @@ type Pool struct {
 
 	filling sync.WaitGroup
 	stop    chan struct{} // closed by Close
+	empty   chan struct{} // told by Take, holds one value
 
 	mu       sync.Mutex // guards what follows
 	taken    time.Time  // when one was last taken, or about to be
@@ -46,7 +47,7 @@ const fillAfter = 250 * time.Millisecond
 // NewPool returns an empty pool that will hold want disks, whose files lie in images
 // without a name and which are mounted below mounts.
 func NewPool(images, mounts string, want int, log *slog.Logger) *Pool {
-	return &Pool{images: images, mounts: mounts, want: want, log: log, stop: make(chan struct{})}
+	return &Pool{images: images, mounts: mounts, want: want, log: log, stop: make(chan struct{}), empty: make(chan struct{}, 1)}
 }
 
 // Take returns a disk of that size, with the overlay's directories on it.
@@ -56,11 +57,23 @@ func (p *Pool) Take(ctx context.Context, want Size) (*Disk, error) {
 	if p.size == want && len(p.ready) > 0 {
 		d := p.ready[len(p.ready)-1]
 		p.ready = p.ready[:len(p.ready)-1]
+		p.tellEmpty()
 		p.mu.Unlock()
 		return d, nil
 	}
 	p.mu.Unlock()
 	return p.make(ctx, want)
+}
+
+// tellEmpty wakes who waits for rest when the last disk was taken. mu is held.
+func (p *Pool) tellEmpty() {
+	if len(p.ready) > 0 {
+		return
+	}
+	select {
+	case p.empty <- struct{}{}:
+	default:
+	}
 }
 
 // make formats the size's template if it is not the last one and mounts a copy.
@@ -170,6 +183,7 @@ func (p *Pool) rest() {
 		}
 		select {
 		case <-time.After(left):
+		case <-p.empty:
 		case <-p.stop:
 			return
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,26 @@ func TestPoolIsFilledAtRest(t *testing.T) {
 			t.Errorf("%d ready, %s after a take: rest %t", c.ready, c.since, got)
 		}
 	}
+}
+
+// TestEmptyPoolIsFilledAtOnce: whoever waits for rest is woken by the last take.
+func TestEmptyPoolIsFilledAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := NewPool("", "", 2, slog.New(slog.DiscardHandler))
+		p.ready, p.taken = []*Disk{{}, {}}, time.Now()
+		rested := make(chan time.Time, 1)
+		began := time.Now()
+		go func() { p.rest(); rested <- time.Now() }()
+		for range 2 {
+			time.Sleep(fillAfter / 10)
+			if _, err := p.Take(t.Context(), Size{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := (<-rested).Sub(began); took != fillAfter/5 {
+			t.Errorf("woken after %s", took)
+		}
+	})
 }
 
 // TestPooledDisksAreReadyToUse: with the overlay's directories, which belong to the
