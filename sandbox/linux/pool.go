@@ -40,9 +40,10 @@ type Pool struct {
 // sandboxes within a second.
 const Pooled = 6
 
-// fillAfter is when a job's starts have come to rest: two processors have better
-// to do before. An empty pool is filled at once: the next start would wait.
-const fillAfter = 250 * time.Millisecond
+// RestAfter is when a job's starts have come to rest, so that something may be made
+// ready for later ones: two processors have better to do before. An empty pool is
+// filled at once all the same: the next start would wait.
+const RestAfter = 250 * time.Millisecond
 
 // NewPool returns an empty pool that will hold want disks, whose files lie in images
 // without a name and which are mounted below mounts.
@@ -198,7 +199,7 @@ func (p *Pool) untilRest(now time.Time) time.Duration {
 	if len(p.ready) == 0 {
 		return 0
 	}
-	return fillAfter - now.Sub(p.taken)
+	return RestAfter - now.Sub(p.taken)
 }
 
 func (p *Pool) fillOne() bool {

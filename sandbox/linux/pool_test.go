@@ -21,7 +21,7 @@ func TestPoolIsFilledAtRest(t *testing.T) {
 		ready int
 		since time.Duration // the last take
 		rest  bool
-	}{{0, 0, true}, {1, 0, false}, {1, fillAfter - 1, false}, {1, fillAfter, true}, {5, time.Hour, true}} {
+	}{{0, 0, true}, {1, 0, false}, {1, RestAfter - 1, false}, {1, RestAfter, true}, {5, time.Hour, true}} {
 		p := Pool{ready: make([]*Disk, c.ready), taken: now.Add(-c.since)}
 		if got := p.untilRest(now) <= 0; got != c.rest {
 			t.Errorf("%d ready, %s after a take: rest %t", c.ready, c.since, got)
@@ -38,12 +38,12 @@ func TestEmptyPoolIsFilledAtOnce(t *testing.T) {
 		began := time.Now()
 		go func() { p.rest(); rested <- time.Now() }()
 		for range 2 {
-			time.Sleep(fillAfter / 10)
+			time.Sleep(RestAfter / 10)
 			if _, err := p.Take(t.Context(), Size{}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if took := (<-rested).Sub(began); took != fillAfter/5 {
+		if took := (<-rested).Sub(began); took != RestAfter/5 {
 			t.Errorf("woken after %s", took)
 		}
 	})

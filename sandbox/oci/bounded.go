@@ -68,10 +68,6 @@ type boundedNamespaces struct {
 	after sync.WaitGroup // what runs behind
 }
 
-// readyAfter is when a job's starts have come to rest: two processors have better to
-// do before.
-const readyAfter = 250 * time.Millisecond
-
 // newNamespaces wants an absolute path that was never given before for each call of
 // name.
 func newNamespaces(first uint32, name func() string) *boundedNamespaces {
@@ -109,7 +105,7 @@ func (n *boundedNamespaces) file(base string) (*os.File, error) {
 func (n *boundedNamespaces) prepare(base string) {
 	n.after.Go(func() {
 		select {
-		case <-time.After(readyAfter):
+		case <-time.After(linux.RestAfter):
 		case <-n.gone:
 		}
 		n.fill(base, 1)
@@ -126,7 +122,7 @@ func (n *boundedNamespaces) fill(base string, want int) {
 func (n *boundedNamespaces) fillOne(base string, want int) bool {
 	n.making.Lock()
 	defer n.making.Unlock()
-	if n.closed || len(n.ready) >= want || time.Since(n.taken) < readyAfter {
+	if n.closed || len(n.ready) >= want || time.Since(n.taken) < linux.RestAfter {
 		return false
 	}
 	made, err := n.make(base)

@@ -22,10 +22,6 @@ type ground struct {
 // namespacesReady is how many sandboxes a job starts within a second.
 const namespacesReady = 6
 
-// groundAfter is how long after a job's end the ground for the next one is made:
-// what the job left is being taken down until then.
-const groundAfter = 250 * time.Millisecond
-
 // newGround takes a range of ids; all else is made when it is asked for.
 func (d *Driver) newGround() (*ground, error) {
 	ids, err := d.ids.take(d.config.Run)
@@ -88,7 +84,7 @@ func (d *Driver) takeGround() (*ground, error) {
 func (d *Driver) prepareGround() {
 	d.preparing.Go(func() {
 		select {
-		case <-time.After(groundAfter):
+		case <-time.After(linux.RestAfter):
 		case <-d.closing:
 			return
 		}

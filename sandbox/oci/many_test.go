@@ -24,7 +24,7 @@ import (
 type held struct {
 	Descriptors, Goroutines, OwnDescriptors int
 	Left                                    []string
-	Disks                                   int
+	Disks, Names                            int // Names are of user namespaces
 }
 
 func holds(t *testing.T, c *runner.Client, config runner.Config) held {
@@ -43,8 +43,12 @@ func holds(t *testing.T, c *runner.Client, config runner.Config) held {
 			disks++
 		}
 	}
+	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", c.Pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
 	return held{
-		Descriptors: count(fmt.Sprintf("/proc/%d/fd/*", c.Pid())), Goroutines: runtime.NumGoroutine(),
+		Names: strings.Count(string(mounts), " "+runner.RunDir+"/u/"), Descriptors: count(fmt.Sprintf("/proc/%d/fd/*", c.Pid())), Goroutines: runtime.NumGoroutine(),
 		OwnDescriptors: count("/proc/self/fd/*"), Left: left(t, c.Pid(), config.Instance), Disks: disks,
 	}
 }
@@ -61,6 +65,9 @@ func atRest(t *testing.T, c *runner.Client, config runner.Config) held {
 		if time.Now().After(end) {
 			t.Fatalf("it never comes to rest: %+v", now)
 		}
+	}
+	if now.Names == 0 {
+		t.Error("no name of a namespace at rest: the check is blind")
 	}
 	return now
 }
