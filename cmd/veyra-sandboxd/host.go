@@ -196,7 +196,9 @@ func (h *host) startBackend(ctx context.Context, log *slog.Logger) (err error) {
 	}
 	h.runner, h.report, h.advice = c.client, c.report, c.advice
 	h.weakenings = append(h.weakenings, adviceWeakenings(c.advice)...)
-	h.swept = h.runner.Swept()
+	if h.swept = h.runner.Swept(); len(h.swept) > 0 {
+		log.Info("swept what an earlier runner left", "swept", h.swept)
+	}
 	if h.fitness, err = newFitness(h.policy.Name, h.report); err != nil {
 		return err
 	}

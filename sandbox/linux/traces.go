@@ -156,7 +156,10 @@ func (t Traces) sweepOther(ctx context.Context, instance string, swept sandbox.S
 	if found.Engine != t.Engine && found.Engine != "" {
 		return nil // what it has lent is for whoever uses that engine
 	}
-	Count(swept, "lock", 1)
+	// Without traces it may have ended well while we came here, and left nothing.
+	if _, err := t.Run.Lstat(tracePath(instance)); err == nil {
+		Count(swept, "lock", 1)
+	}
 	return dropTrace(t.Run, instance)
 }
 

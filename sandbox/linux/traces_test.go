@@ -2,6 +2,9 @@ package linux
 
 import (
 	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -61,6 +64,29 @@ func TestTracesOfOthersAreJudged(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestWhoEndedWellIsNotSwept: an instance that took its traces away left nothing,
+// though its lock may be found free before its directory is gone.
+func TestWhoEndedWellIsNotSwept(t *testing.T) {
+	run, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer run.Close()
+	ended := Traces{Instance: "ended", Run: run, Disks: t.TempDir(), Cgroups: &Cgroups{}}
+	other := Traces{Instance: "other", Run: run, Disks: t.TempDir(), Cgroups: &Cgroups{}, Log: slog.New(slog.DiscardHandler)}
+	for locks, drop := range map[int]func() error{0: ended.Drop, 1: func() error { return nil }} {
+		file := filepath.Join(run.Name(), lockOf("ended"))
+		if err := errors.Join(run.MkdirAll("ended", 0o755), os.WriteFile(file, nil, 0o600), ended.Leave(), drop()); err != nil {
+			t.Fatal(err)
+		}
+		swept := sandbox.Swept{}
+		other.SweepOthers(t.Context(), swept)
+		if _, err := run.Stat("ended"); swept["lock"] != locks || !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%d locks: swept %v, %v", locks, swept, err)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package oci_test
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"os/exec"
@@ -93,6 +94,13 @@ func TestJ02StrayProcess(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(config.Disks, config.Instance, "disk-1.img"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	var told bytes.Buffer // whole once the runner is gone
+	t.Cleanup(func() {
+		if told.Len() > 0 {
+			t.Errorf("sweeping spoiled the stderr of whoever started the runner: %s", &told)
+		}
+	})
+	living.Stderr = &told
 	swept := start(t, living).Swept()
 	if swept["container"] == 0 || swept["cgroup"] == 0 || swept["disk"] != 1 || swept["lock"] == 0 {
 		t.Errorf("another instance's start took %v", swept)

@@ -158,7 +158,8 @@ func (s settings) live(c *conn, policy policies.Policy, parts Parts, log *slog.L
 }
 
 // open makes the stage and the driver, and removes what an earlier runner left
-// before anybody can ask for something new.
+// before anybody can ask for something new. What that was is the caller's to
+// tell: stderr may be the one of an owner's own command.
 func (s settings) open(shared *os.Root, policy policies.Policy, parts Parts, log *slog.Logger) (sandbox.Driver, sandbox.Swept, error) {
 	place, err := s.place(shared, policy, parts, log)
 	if err != nil {
@@ -174,9 +175,6 @@ func (s settings) open(shared *os.Root, policy policies.Policy, parts Parts, log
 	swept, err := driver.Sweep(context.Background())
 	if err != nil {
 		return nil, nil, errors.Join(err, driver.Close())
-	}
-	if len(swept) > 0 {
-		log.Info("swept what an earlier runner left", "swept", swept)
 	}
 	return driver, swept, nil
 }
