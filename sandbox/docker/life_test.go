@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/docker/enginetest"
@@ -66,15 +67,6 @@ func waiting(ctx context.Context, box sandbox.Sandbox, out io.Writer) <-chan err
 // patience is more than a slow and busy machine needs for anything.
 const patience = 2 * time.Minute
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s", what, patience)
-		}
-	}
-}
-
 // dead says whether a process is gone or a zombie: where the host's PID 1 reaps
 // slowly, what an engine left stays that way for a while.
 func dead(pid int) bool {
@@ -90,7 +82,7 @@ func wantNothing(t testing.TB, e *enginetest.Engine) {
 	if text := e.Ask("/containers/json?all=1"); strings.TrimSpace(text) != "[]" {
 		t.Errorf("the engine keeps %.600s", text)
 	}
-	eventually(t, "control groups are gone", func() bool { return len(e.Groups()) == 0 })
+	waittest.Until(t, "control groups are gone", func() bool { return len(e.Groups()) == 0 })
 }
 
 // TestJ07EngineKilled: the engine dies below a running sandbox. The command has no
@@ -112,7 +104,7 @@ func TestJ07EngineKilled(t *testing.T) {
 	if err := job.Close(t.Context()); err != nil {
 		t.Errorf("closing without an engine: %v", err)
 	}
-	eventually(t, "PID 1 has ended", func() bool { return dead(first) })
+	waittest.Until(t, "PID 1 has ended", func() bool { return dead(first) })
 	e.Run()
 	job, _ = bare(t, c, "after")
 	if err := job.Close(t.Context()); err != nil {
@@ -161,7 +153,7 @@ func TestJ07EngineHangs(t *testing.T) {
 	if err := job.Close(t.Context()); err != nil {
 		t.Errorf("closing on a frozen engine: %v", err)
 	}
-	eventually(t, "PID 1 has ended", func() bool { return dead(first) })
+	waittest.Until(t, "PID 1 has ended", func() bool { return dead(first) })
 	e.Signal(unix.SIGCONT)
 	if _, err := c.Sweep(t.Context()); err != nil {
 		t.Error(err)
@@ -277,7 +269,7 @@ func TestKilledRunnerLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.Close() // waits until its lock is nobody's
-	eventually(t, "PID 1 has ended", func() bool { return dead(first) })
+	waittest.Until(t, "PID 1 has ended", func() bool { return dead(first) })
 	start(t, settings)
 	wantNothing(t, e)
 	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", e.Pid()))

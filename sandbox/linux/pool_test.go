@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
@@ -65,7 +66,7 @@ func TestPooledDisksAreReadyToUse(t *testing.T) {
 		return len(pool.ready) == 2
 	}
 	for range 2 {
-		eventually(t, "the pool is full", filled)
+		waittest.Until(t, "the pool is full", filled)
 		disk, err := pool.Take(t.Context(), size)
 		if err != nil {
 			t.Fatal(err)
@@ -106,15 +107,6 @@ func wantPlaces(t *testing.T, disk *Disk) {
 		}
 		if st.Mode != unix.S_IFDIR|want.mode || st.Uid != first+want.owner || st.Gid != first+want.owner {
 			t.Errorf("%s: mode %o, owner %d:%d", path, st.Mode, st.Uid, st.Gid)
-		}
-	}
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain until %s", what)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
 )
@@ -27,7 +28,7 @@ func onEach(t *testing.T, name string, run func(t *testing.T, config runner.Conf
 // wantNoZombies: whatever had become the runner's child was reaped.
 func wantNoZombies(t testing.TB, parent int) {
 	t.Helper()
-	eventually(t, "dead children are reaped", func() bool { return zombies(parent) == 0 })
+	waittest.Until(t, "dead children are reaped", func() bool { return zombies(parent) == 0 })
 }
 
 func zombies(parent int) (n int) {
@@ -77,7 +78,7 @@ func TestJ02SandboxProcessKilled(t *testing.T) {
 			}
 			killBelow(t, box, processes[which])
 		}
-		eventually(t, "nothing is left", func() bool { return cmp.Equal(before, left(t, c.Pid(), config.Instance)) })
+		waittest.Until(t, "nothing is left", func() bool { return cmp.Equal(before, left(t, c.Pid(), config.Instance)) })
 		wantNoZombies(t, c.Pid())
 	})
 }

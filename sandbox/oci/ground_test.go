@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
@@ -23,9 +24,9 @@ func TestRangesComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		if name == "one" {
-			eventually(t, "a range is ready", func() bool { return len(ranges(t, c.Pid())) == 1 })
+			waittest.Until(t, "a range is ready", func() bool { return len(ranges(t, c.Pid())) == 1 })
 		}
 	}
 	time.Sleep(500 * time.Millisecond) // longer than it waits before it makes one ready
-	eventually(t, "one range is held at rest", func() bool { return len(ranges(t, c.Pid())) == 1 })
+	waittest.Until(t, "one range is held at rest", func() bool { return len(ranges(t, c.Pid())) == 1 })
 }

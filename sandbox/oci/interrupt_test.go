@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
 )
@@ -87,9 +88,9 @@ func TestCancelledStartLeavesNothing(t *testing.T) {
 			t.Errorf("cancelled after %s: %v", moment, err)
 		}
 	}
-	eventually(t, "late answers are given back", func() bool { return len(children(t, c.Pid())) == 0 })
+	waittest.Until(t, "late answers are given back", func() bool { return len(children(t, c.Pid())) == 0 })
 	if err := job.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "nothing is left", func() bool { return cmp.Equal(before, left(t, c.Pid(), config.Instance)) })
+	waittest.Until(t, "nothing is left", func() bool { return cmp.Equal(before, left(t, c.Pid(), config.Instance)) })
 }

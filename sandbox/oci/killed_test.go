@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
 )
@@ -166,7 +167,7 @@ func killAt(t *testing.T, d doomed, step string, moment time.Duration, both bool
 	}
 	_ = cmd.Wait()
 	for _, pid := range append(inside, pid) {
-		eventually(t, "process "+strconv.Itoa(pid)+" ends", func() bool { return dead(pid) })
+		waittest.Until(t, "process "+strconv.Itoa(pid)+" ends", func() bool { return dead(pid) })
 	}
 }
 
@@ -232,7 +233,7 @@ func runtimeKilled(t *testing.T, config runner.Config) {
 	if err := job.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "nothing is left", func() bool { return len(left(t, c.Pid(), config.Instance)) == len(before) })
+	waittest.Until(t, "nothing is left", func() bool { return len(left(t, c.Pid(), config.Instance)) == len(before) })
 	wantNoZombies(t, c.Pid())
 }
 

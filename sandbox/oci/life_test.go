@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
@@ -225,7 +226,7 @@ func TestJ02SupervisorKilled(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	for _, pid := range append(told.Inside, told.Runner) {
-		eventually(t, "process "+strconv.Itoa(pid)+" ends", func() bool { return dead(pid) })
+		waittest.Until(t, "process "+strconv.Itoa(pid)+" ends", func() bool { return dead(pid) })
 	}
 	wantClean(t, config)
 }
@@ -259,7 +260,7 @@ func runnerKilled(t *testing.T, config runner.Config) {
 		t.Errorf("closing the job gave %v", err)
 	}
 	for _, pid := range inside {
-		eventually(t, "process "+strconv.Itoa(pid)+" ends", func() bool { return dead(pid) })
+		waittest.Until(t, "process "+strconv.Itoa(pid)+" ends", func() bool { return dead(pid) })
 	}
 	_ = c.Close()
 	next := start(t, config) // sweeps before it answers
@@ -290,7 +291,7 @@ func TestSuccessorWaitsForTheLock(t *testing.T) {
 		}
 		started <- err
 	}()
-	eventually(t, "the second runner's process is there", func() bool {
+	waittest.Until(t, "the second runner's process is there", func() bool {
 		return len(children(t, os.Getpid())) == 2
 	})
 	select {
@@ -320,7 +321,7 @@ func dead(pid int) bool {
 // wantClean checks what a runner that has ended leaves on the host.
 func wantClean(t testing.TB, config runner.Config) {
 	t.Helper()
-	eventually(t, "nothing is left", func() bool {
+	waittest.Until(t, "nothing is left", func() bool {
 		loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 		loops = slices.DeleteFunc(loops, func(path string) bool {
 			raw, _ := os.ReadFile(path)
@@ -336,14 +337,3 @@ func wantClean(t testing.TB, config runner.Config) {
 
 // patience is more than a slow and busy machine needs for anything.
 const patience = 2 * time.Minute
-
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s", what, patience)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}

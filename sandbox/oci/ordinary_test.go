@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/runner"
@@ -134,7 +135,7 @@ func TestKilledOrdinaryRunnerLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-c.Done()
-	eventually(t, "the sandbox ends with its runner", func() bool {
+	waittest.Until(t, "the sandbox ends with its runner", func() bool {
 		_, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(inside[0]), "exe"))
 		return err != nil
 	})

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
@@ -83,7 +84,7 @@ func smallHostDisk(t testing.TB) string {
 	}
 	t.Cleanup(func() {
 		// Loop devices on it detach a moment after their last user.
-		eventually(t, "the file system is unmounted", func() bool { return unix.Unmount(dir, 0) == nil })
+		waittest.Until(t, "the file system is unmounted", func() bool { return unix.Unmount(dir, 0) == nil })
 	})
 	return dir
 }

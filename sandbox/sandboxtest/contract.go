@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
@@ -200,7 +201,7 @@ func nothingIsLeft(t *testing.T, h Host) {
 	if err := job.Close(ctxOf(t)); err != nil {
 		t.Fatalf("closing job: %v", err)
 	}
-	eventually(t, "loop devices detach", func() bool { return cmp.Equal(before, h.Left()) })
+	waittest.Until(t, "loop devices detach", func() bool { return cmp.Equal(before, h.Left()) })
 }
 
 func refusedSpecs(t *testing.T, h Host) {

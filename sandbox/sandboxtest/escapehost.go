@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/attack"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
@@ -215,7 +216,7 @@ func treesDie(t *testing.T, h Host) {
 		t.Errorf("inside there are: %s", out)
 	}
 	if h.Class == Kernel {
-		eventually(t, "every process of the job dies", func() bool { return len(tree(pid)) <= idle })
+		waittest.Until(t, "every process of the job dies", func() bool { return len(tree(pid)) <= idle })
 	}
 	b.Must("true")
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/treestream"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
@@ -164,7 +165,7 @@ open("end", "w").close()`)
 	if err := job.Close(ctxOf(t)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "everything of it is gone", func() bool { return len(h.Left()) <= len(before) })
+	waittest.Until(t, "everything of it is gone", func() bool { return len(h.Left()) <= len(before) })
 }
 
 // circles: links are told by their text, and nothing is read through one.

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
@@ -342,23 +343,11 @@ func zombie(pid int) bool {
 func (h Host) leftAtRest(t testing.TB) []string {
 	t.Helper()
 	now, since := h.Left(), time.Now()
-	eventually(t, "the backend is at rest", func() bool {
+	waittest.Until(t, "the backend is at rest", func() bool {
 		if next := h.Left(); !slices.Equal(now, next) {
 			now, since = next, time.Now()
 		}
 		return time.Since(since) > time.Second
 	})
 	return now
-}
-
-// eventually polls; a condition that never comes fails the test.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s", what, patience)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
@@ -193,7 +194,7 @@ else: print("all", 0, n)`
 	if err := b.Close(ctxOf(t)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the host's open files are as before", func() bool { return hostFiles(t) < before+2000 })
+	waittest.Until(t, "the host's open files are as before", func() bool { return hostFiles(t) < before+2000 })
 }
 
 // refusal are the errors by which a kernel says that there is no more, or that
