@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -87,17 +87,18 @@ func TestJ02SandboxProcessKilled(t *testing.T) {
 func killBelow(t *testing.T, box sandbox.Sandbox, pid int) {
 	t.Helper()
 	comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-	ran := make(chan error, 1)
+	ran, up := make(chan error, 1), &mark{at: make(chan struct{})}
 	go func() {
 		exit, err := box.Run(context.Background(), sandbox.Command{
-			Argv: []string{"sh", "-c", "while :; do echo x > file; cat file > /dev/null; ls / > /dev/null; sleep 0.01; done"}, Timeout: patience,
+			Argv:   []string{"sh", "-c", "echo up; while :; do echo x > file; cat file > /dev/null; ls / > /dev/null; sleep 0.01; done"},
+			Stdout: up, Timeout: patience,
 		})
 		if err == nil && !exit.Gone {
 			err = fmt.Errorf("the command went on to %+v", exit)
 		}
 		ran <- err
 	}()
-	time.Sleep(100 * time.Millisecond) // into the command
+	waittest.For(t, "the command is up", up.at)
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -110,6 +111,17 @@ func killBelow(t *testing.T, box sandbox.Sandbox, pid int) {
 	if err := box.Close(context.Background()); err != nil {
 		t.Errorf("killed %s: closing: %v", comm, err)
 	}
+}
+
+// mark is a writer that tells of the first byte.
+type mark struct {
+	once sync.Once
+	at   chan struct{} // closed then
+}
+
+func (m *mark) Write(p []byte) (int, error) {
+	m.once.Do(func() { close(m.at) })
+	return len(p), nil
 }
 
 // TestJ14OutputIsNeverOverwritten: with files instead of pipes gVisor writes each

@@ -2,7 +2,6 @@ package oci_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -27,6 +26,7 @@ func TestRangesComeBack(t *testing.T) {
 			waittest.Until(t, "a range is ready", func() bool { return len(ranges(t, c.Pid())) == 1 })
 		}
 	}
-	time.Sleep(500 * time.Millisecond) // longer than it waits before it makes one ready
-	waittest.Until(t, "one range is held at rest", func() bool { return len(ranges(t, c.Pid())) == 1 })
+	waittest.Until(t, "one range is held at rest", func() bool {
+		return len(waittest.Rest(t, "the runner", func() []string { return ranges(t, c.Pid()) })) == 1
+	})
 }

@@ -91,7 +91,12 @@ func TestJ02StrayProcess(t *testing.T) {
 	<-c.Done()
 	_ = c.Close()
 	stray := strayIn(t, config.Instance)
+	// Besides this one there may be the one that it was just making.
 	if err := os.WriteFile(filepath.Join(config.Disks, config.Instance, "disk-1.img"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	disks, err := os.ReadDir(filepath.Join(config.Disks, config.Instance))
+	if err != nil {
 		t.Fatal(err)
 	}
 	var told bytes.Buffer // whole once the runner is gone
@@ -102,7 +107,7 @@ func TestJ02StrayProcess(t *testing.T) {
 	})
 	living.Stderr = &told
 	swept := start(t, living).Swept()
-	if swept["container"] == 0 || swept["cgroup"] == 0 || swept["disk"] != 1 || swept["lock"] == 0 {
+	if swept["container"] == 0 || swept["cgroup"] == 0 || swept["disk"] != len(disks) || swept["lock"] == 0 {
 		t.Errorf("another instance's start took %v", swept)
 	}
 	if !dead(stray) {

@@ -37,14 +37,15 @@ func inodesOfEveryPlace(t *testing.T, h Host) {
 	b := h.Create(t, h.Job(t, l), l)
 	before := hostInodes(t)
 	for _, dir := range []string{"/workspace", "/home/veyra", "/tmp", "/var/tmp"} {
-		exit, out := b.Py(`import os, shutil, time
+		exit, out := noticed(t, sandbox.LimitInodes, func(seconds string) (sandbox.Exit, string) {
+			return b.Py(`import os, shutil, time
 os.mkdir("` + dir + `/d"); os.chdir("` + dir + `/d")
 try:
     for i in range(100000): os.close(os.open("f%d" % i, os.O_CREAT))
 except OSError as e: print(e.errno, flush=True)
-time.sleep(` + sampled + `)
+time.sleep(` + seconds + `)
 os.chdir("/"); shutil.rmtree("` + dir + `/d")`)
-		wantLimit(t, exit, sandbox.LimitInodes)
+		})
 		if exit.Code != 0 || out != strconv.Itoa(int(unix.ENOSPC))+"\n" {
 			t.Errorf("files without end in %s: %+v %s", dir, exit, out)
 		}

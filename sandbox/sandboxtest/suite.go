@@ -100,9 +100,19 @@ const bounded = 4 * time.Minute
 // patience ends a job's program that never reaches the limit it is made for.
 const patience = 2 * time.Minute
 
-// sampled is longer than init needs to notice that a disk is full, in a shell's
-// and in Python's words.
-const sampled = "0.5"
+// noticed runs what fills a disk and then waits for some seconds, in which init
+// looks at it, until the exit names the limit. A busy host may not let init run in
+// so short a time, so there is more and more of it.
+func noticed(t testing.TB, limit sandbox.Limit, fill func(seconds string) (sandbox.Exit, string)) (exit sandbox.Exit, out string) {
+	t.Helper()
+	for seconds := 0.5; seconds < patience.Seconds(); seconds *= 4 {
+		if exit, out = fill(fmt.Sprint(seconds)); slices.Contains(exit.Limits, limit) {
+			return exit, out
+		}
+	}
+	t.Errorf("exit %+v does not name %q", exit, limit)
+	return exit, out
+}
 
 func ctxOf(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), bounded)
@@ -342,12 +352,5 @@ func zombie(pid int) bool {
 // taken down by then, and what the next one needs is made ready.
 func (h Host) leftAtRest(t testing.TB) []string {
 	t.Helper()
-	now, since := h.Left(), time.Now()
-	waittest.Until(t, "the backend is at rest", func() bool {
-		if next := h.Left(); !slices.Equal(now, next) {
-			now, since = next, time.Now()
-		}
-		return time.Since(since) > time.Second
-	})
-	return now
+	return waittest.Rest(t, "the backend", h.Left)
 }

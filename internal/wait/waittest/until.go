@@ -3,6 +3,7 @@
 package waittest
 
 import (
+	"reflect"
 	"testing"
 	"time"
 )
@@ -12,7 +13,7 @@ import (
 const Patience = 4 * time.Minute
 
 // pause is between two looks.
-const pause = 5 * time.Millisecond
+const pause = 20 * time.Millisecond
 
 // Until looks again and again until holds says yes. A condition that never comes
 // ends the test with what it was; so it may only be called by the test's own
@@ -24,6 +25,20 @@ func Until(t testing.TB, what string, holds func() bool) {
 			t.Fatalf("waited in vain for %s until this: %s", Patience, what)
 		}
 	}
+}
+
+// Rest returns what look sees once it has seen the same for a second. What comes to
+// rest late, as anything may on a busy machine, needs a condition of its own.
+func Rest[T any](t testing.TB, what string, look func() T) T {
+	t.Helper()
+	now, since := look(), time.Now()
+	Until(t, what+" is at rest", func() bool {
+		if next := look(); !reflect.DeepEqual(now, next) {
+			now, since = next, time.Now()
+		}
+		return time.Since(since) >= time.Second
+	})
+	return now
 }
 
 // For waits until a channel is closed or gives something. One on which nothing

@@ -50,6 +50,16 @@ func TestWaitsUntilItHolds(t *testing.T) {
 	})
 }
 
+func TestRestIsASecondWithoutChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		got := waittest.Rest(t, "a clock that stops", func() time.Duration { return min(time.Since(began), 5*time.Second) })
+		if took := time.Since(began); got != 5*time.Second || took < 6*time.Second {
+			t.Errorf("%s after %s", got, took)
+		}
+	})
+}
+
 func TestWaitsForAChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := make(chan int, 1)
