@@ -286,7 +286,7 @@ func flagNames(t *testing.T, dir string) []string {
 // metricNames returns the first string argument of the methods that make
 // metrics.
 func metricNames(t *testing.T, name string) []string {
-	makers := []string{"plainGauge", "plainCounter", "gauge", "counter", "histogram", "histograms", "optional"}
+	makers := []string{"plainGauge", "plainCounter", "gauge", "counter", "histogram", "histograms", "moment"}
 	var names []string
 	ast.Inspect(parse(t, name), func(n ast.Node) bool {
 		call, ok := n.(*ast.CallExpr)

@@ -29,6 +29,7 @@ type settings struct {
 	role    protocol.Role
 	pairing *Pairing
 	client  func() configurer // nil while unpaired
+	changed func()            // told when the role begins to fit, or ceases to
 	log     *slog.Logger
 
 	last atomic.Pointer[protocol.Configuration]
@@ -89,8 +90,12 @@ func (s *settings) step(ctx context.Context, now time.Time) time.Time {
 	s.failures = 0
 	before := s.mismatch()
 	s.last.Store(&a.Reply)
-	if after := s.mismatch(); after != "" && before == "" {
+	after := s.mismatch()
+	if after != "" && before == "" {
 		s.log.Error("role mismatch: no work is taken", "why", after)
+	}
+	if after != before {
+		s.changed()
 	}
 	return now.Add(configurationEvery)
 }

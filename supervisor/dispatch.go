@@ -68,7 +68,6 @@ func (d *dispatcher) run(ctx context.Context) {
 		case <-ended:
 			d.current = nil
 			d.s.running.Store(nil)
-			d.s.parts.Metrics.JobsRunning.Set(0)
 		case <-tick.C:
 		}
 		d.resumeNext(ctx)
@@ -292,7 +291,6 @@ func (d *dispatcher) start(r *run, work func(*run)) {
 	d.s.leases.add(r.lease)
 	d.current, d.waiting, d.unanswered = r, nil, nil
 	d.s.running.Store(r)
-	d.s.parts.Metrics.JobsRunning.Set(1)
 	d.s.note("")
 	r.log.Info("accepted", "left", r.lease.left().Round(time.Second).String())
 	d.s.runs.Add(1)
@@ -343,15 +341,9 @@ func (d *dispatcher) qualification(ctx context.Context, v delivery) {
 	d.start(d.s.newRun(l, 0), func(r *run) { d.s.executeQualification(l.ctx, r, q) })
 }
 
-// watchLease ends a run whose lease is over; a qualification's may move, and measures what is left.
+// watchLease ends a run whose lease is over; a qualification's may move.
 func (d *dispatcher) watchLease() {
-	if d.current == nil {
-		d.s.parts.Metrics.Lease(0, false)
-		return
-	}
-	left := d.current.lease.left()
-	d.s.parts.Metrics.Lease(left, true)
-	if left <= 0 && d.current.key.Kind != journal.KindQualification {
+	if d.current != nil && d.current.key.Kind != journal.KindQualification && d.current.lease.left() <= 0 {
 		d.current.lease.lose(errLeaseOver)
 	}
 }

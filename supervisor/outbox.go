@@ -73,7 +73,6 @@ func (o *outbox) add(l *lease, e sealed, past []journal.Answer) {
 	entry := &entry{lease: l, sealed: e, kept: o.keep(nil, l.key, e), unknown: holdsUnknown(past), revised: e.revision > 1}
 	o.mu.Lock()
 	o.entries[l.key] = entry
-	o.measure()
 	o.waiting.Add(1)
 	o.mu.Unlock()
 	go func() {
@@ -84,7 +83,6 @@ func (o *outbox) add(l *lease, e sealed, past []journal.Answer) {
 		defer o.mu.Unlock()
 		// Whoever added a revision has replaced the entry.
 		delete(o.entries, l.key)
-		o.measure()
 		o.s.leases.remove(l.key)
 	}()
 }
@@ -103,16 +101,16 @@ func (o *outbox) keep(before <-chan struct{}, key runKey, e sealed) <-chan struc
 	return kept
 }
 
-// measure sets the gauges. mu is held.
-func (o *outbox) measure() {
-	oldest := time.Time{}
+// size is how many results are on their way, and when the oldest was sealed.
+func (o *outbox) size() (n int, oldest time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, e := range o.entries {
 		if oldest.IsZero() || e.sealed.at.Before(oldest) {
 			oldest = e.sealed.at
 		}
 	}
-	o.s.parts.Metrics.OutboxDepth.Set(float64(len(o.entries)))
-	o.s.parts.Metrics.OutboxOldest(oldest)
+	return len(o.entries), oldest
 }
 
 // classSending is journaled before a send and says that its answer is not known.

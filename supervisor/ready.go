@@ -43,11 +43,12 @@ func (r readiness) ok() bool { return r.Reason == reasonOK }
 type watch struct {
 	checks []Check
 	last   atomic.Pointer[readiness]
-	note   func(readiness)
+	// changed is told when another reason holds than before.
+	changed func()
 }
 
-func newWatch(checks []Check, note func(readiness)) *watch {
-	w := &watch{checks: checks, note: note}
+func newWatch(checks []Check, changed func()) *watch {
+	w := &watch{checks: checks, changed: changed}
 	w.last.Store(unasked(checks))
 	return w
 }
@@ -92,9 +93,9 @@ func (w *watch) ask() {
 		}
 	}
 	r.At = time.Now()
-	w.last.Store(&r)
-	if w.note != nil {
-		w.note(r)
+	before := w.last.Swap(&r)
+	if before.Reason != r.Reason || before.Provider != r.Provider {
+		w.changed()
 	}
 }
 

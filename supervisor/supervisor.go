@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/veyra-labs/veyra-sandboxd/controlplane"
 	"github.com/veyra-labs/veyra-sandboxd/internal/redact"
 	"github.com/veyra-labs/veyra-sandboxd/internal/telemetry"
@@ -93,7 +91,6 @@ type Supervisor struct {
 	lastReceipt atomic.Pointer[protocol.QualificationReply]
 
 	draining, cancelling atomic.Bool
-	redacted             atomic.Uint64 // counted so far
 	// idle is closed by the dispatcher when a drain has nothing left to do.
 	idle chan struct{}
 	// scribe carries durable writes off the heart's goroutine.
@@ -130,9 +127,14 @@ func New(config Config, parts Parts) (*Supervisor, error) {
 	}
 	parts.Pairing.tellSecrets(s.keepSecret)
 	s.outbox = newOutbox(s)
-	s.watch = newWatch(parts.Checks, nil)
-	s.settings = &settings{role: config.Role, pairing: parts.Pairing, log: parts.Log, client: s.configurer}
 	s.heart = s.newHeart()
+	// The control plane should know as soon as everybody else: what is assigned
+	// meanwhile could only wait.
+	s.watch = newWatch(parts.Checks, s.heart.urge)
+	s.settings = &settings{
+		role: config.Role, pairing: parts.Pairing, log: parts.Log, client: s.configurer, changed: s.heart.urge,
+	}
+	parts.Metrics.Follow(s.present)
 	return s, nil
 }
 
@@ -259,10 +261,9 @@ func (s *Supervisor) Run(ctx context.Context) error {
 // loops are the goroutines of Run.
 func (s *Supervisor) loops(resume []resumable) []func(context.Context) {
 	dispatcher := newDispatcher(s, resume)
-	woken, paired := s.parts.Pairing.watch(), s.parts.Pairing.watch()
+	woken := s.parts.Pairing.watch()
 	return []func(context.Context){
 		s.heart.run, s.watch.run, dispatcher.run, s.write,
-		func(ctx context.Context) { s.gauge(ctx, paired) },
 		func(ctx context.Context) { s.settings.run(ctx, woken) },
 	}
 }
@@ -277,45 +278,6 @@ func (s *Supervisor) write(ctx context.Context) {
 			write()
 		}
 	}
-}
-
-// gauge keeps the gauges that nobody else sets, at once when the pairing changes.
-func (s *Supervisor) gauge(ctx context.Context, paired <-chan struct{}) {
-	tick := time.NewTicker(5 * time.Second)
-	defer tick.Stop()
-	for {
-		s.gaugeOnce(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		case <-paired:
-		}
-	}
-}
-
-func (s *Supervisor) gaugeOnce(ctx context.Context) {
-	paired := 0.0
-	if s.parts.Pairing.State() == Paired {
-		paired = 1
-	}
-	s.parts.Metrics.Paired.Set(paired)
-	s.parts.Metrics.SetReady(s.shown(time.Now()).Reason)
-	found := s.parts.Secrets.Redactions()
-	s.parts.Metrics.SecretsRedacted.Add(float64(found - s.redacted.Swap(found)))
-	var fs unix.Statfs_t
-	if unix.Statfs(s.config.JobsDir, &fs) == nil {
-		s.parts.Metrics.StateFreeBytes.Set(float64(fs.Bavail) * float64(fs.Bsize))
-	}
-	counts, err := s.parts.Journal.Counts(ctx)
-	if err != nil {
-		return
-	}
-	byState := map[string]int{}
-	for state, n := range counts {
-		byState[string(state)] = n
-	}
-	s.parts.Metrics.Records(byState)
 }
 
 // servers are the listeners of Run.
@@ -347,7 +309,10 @@ func (s *Supervisor) servers() []func(context.Context) error {
 
 // Drain takes no new work; Run returns once what runs is finished and
 // delivered. Beats go on meanwhile. A second call does nothing.
-func (s *Supervisor) Drain() { s.draining.Store(true) }
+func (s *Supervisor) Drain() {
+	s.draining.Store(true)
+	s.heart.urge()
+}
 
 // Cancel abandons what runs and makes Run return; sealed results stay in the
 // journal for the next start. A second call does nothing.

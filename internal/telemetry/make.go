@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,40 +49,5 @@ func histogramOpts(name, help string, buckets []float64) prometheus.HistogramOpt
 		NativeHistogramBucketFactor:     1.1,
 		NativeHistogramMaxBucketNumber:  100,
 		NativeHistogramMinResetDuration: time.Hour,
-	}
-}
-
-// optional is a gauge whose series exists only while there is something to say.
-type optional struct {
-	desc *prometheus.Desc
-
-	mu     sync.Mutex
-	value  float64
-	exists bool
-}
-
-func (m *Metrics) optional(name, help string) *optional {
-	o := &optional{desc: prometheus.NewDesc(namespace+"_"+name, help, nil, nil)}
-	m.registry.MustRegister(o)
-	return o
-}
-
-var _ prometheus.Collector = (*optional)(nil)
-
-func (o *optional) set(value float64, exists bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.value, o.exists = value, exists
-}
-
-// Describe sends the one description.
-func (o *optional) Describe(ch chan<- *prometheus.Desc) { ch <- o.desc }
-
-// Collect sends the value, if there is one.
-func (o *optional) Collect(ch chan<- prometheus.Metric) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.exists {
-		ch <- prometheus.MustNewConstMetric(o.desc, prometheus.GaugeValue, o.value)
 	}
 }

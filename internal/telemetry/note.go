@@ -5,17 +5,6 @@ import (
 	"time"
 )
 
-// SetReady sets ready{reason}: 1 for reason, one of Reasons, 0 for all others.
-func (m *Metrics) SetReady(reason string) {
-	for _, known := range Reasons {
-		value := 0.0
-		if known == reason {
-			value = 1
-		}
-		m.ready.WithLabelValues(known).Set(value)
-	}
-}
-
 // Beat counts a beat by its result, one of BeatResults.
 func (m *Metrics) Beat(result string) {
 	m.beats.WithLabelValues(listed(BeatResults, result)).Inc()
@@ -92,21 +81,4 @@ func (m *Metrics) Violation(rule string) {
 		"POLICY_PATH_VIOLATION", "PROTECTED_FILE_CHANGED", "CHANGE_UNSUPPORTED",
 		"CHANGE_TOO_LARGE", "SECRETS_FOUND",
 	}, rule)).Inc()
-}
-
-// Records sets journal_records{state}.
-func (m *Metrics) Records(counts map[string]int) {
-	for _, state := range RecordStates {
-		m.records.WithLabelValues(state).Set(float64(counts[state]))
-	}
-}
-
-// Lease sets the seconds left of the current lease; false: there is none, and
-// the series goes away.
-func (m *Metrics) Lease(left time.Duration, exists bool) { m.lease.set(seconds(left), exists) }
-
-// OutboxOldest sets when the oldest undelivered result was sealed; the zero
-// time: there is none.
-func (m *Metrics) OutboxOldest(at time.Time) {
-	m.oldestInBox.set(float64(at.UnixMilli())/1000, !at.IsZero())
 }

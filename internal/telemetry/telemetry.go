@@ -55,38 +55,31 @@ var (
 // once.
 type Metrics struct {
 	registry *prometheus.Registry
+	present  *present
 
-	Paired             prometheus.Gauge
-	LastBeat           prometheus.Gauge
-	BeatGap            prometheus.Histogram
-	ClockOffset        prometheus.Gauge
-	JobsRunning        prometheus.Gauge
-	SandboxesRunning   prometheus.Gauge
-	SandboxExec        prometheus.Histogram
-	JournalCommit      prometheus.Histogram
-	ProviderDuration   prometheus.Histogram
-	SignatureFailures  prometheus.Counter
-	PolicyWeakenings   prometheus.Gauge
-	SecretsRedacted    prometheus.Counter
-	ImagesBytes        prometheus.Gauge
-	StateFreeBytes     prometheus.Gauge
-	OutboxDepth        prometheus.Gauge
-	controlPlaneTime   prometheus.Histogram
-	beats              *prometheus.CounterVec
-	controlPlaneCalls  *prometheus.CounterVec
-	jobs               *prometheus.CounterVec
-	jobDuration        *prometheus.HistogramVec
-	phaseDuration      *prometheus.HistogramVec
-	ready              *prometheus.GaugeVec
-	sandboxStart       *prometheus.HistogramVec
-	limitHits          *prometheus.CounterVec
-	swept              *prometheus.CounterVec
-	providerCalls      *prometheus.CounterVec
-	providerTokens     *prometheus.CounterVec
-	signatures         *prometheus.CounterVec
-	violations         *prometheus.CounterVec
-	records            *prometheus.GaugeVec
-	lease, oldestInBox *optional
+	LastBeat          prometheus.Gauge
+	BeatGap           prometheus.Histogram
+	ClockOffset       prometheus.Gauge
+	SandboxesRunning  prometheus.Gauge
+	SandboxExec       prometheus.Histogram
+	JournalCommit     prometheus.Histogram
+	ProviderDuration  prometheus.Histogram
+	SignatureFailures prometheus.Counter
+	PolicyWeakenings  prometheus.Gauge
+	ImagesBytes       prometheus.Gauge
+	controlPlaneTime  prometheus.Histogram
+	beats             *prometheus.CounterVec
+	controlPlaneCalls *prometheus.CounterVec
+	jobs              *prometheus.CounterVec
+	jobDuration       *prometheus.HistogramVec
+	phaseDuration     *prometheus.HistogramVec
+	sandboxStart      *prometheus.HistogramVec
+	limitHits         *prometheus.CounterVec
+	swept             *prometheus.CounterVec
+	providerCalls     *prometheus.CounterVec
+	providerTokens    *prometheus.CounterVec
+	signatures        *prometheus.CounterVec
+	violations        *prometheus.CounterVec
 }
 
 // New makes all metrics, with the series of closed lists started at 0, in a
@@ -97,6 +90,7 @@ func New(version string) *Metrics {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.gauge("build_info", "The version that runs; always 1.", "version").WithLabelValues(version).Set(1)
 	m.makeGauges()
+	m.makePresent()
 	m.makeControlPlane()
 	m.makeJobs()
 	m.makeSandboxes()
@@ -105,23 +99,62 @@ func New(version string) *Metrics {
 }
 
 func (m *Metrics) makeGauges() {
-	m.Paired = m.plainGauge("paired", "1 while this instance is paired.")
-	m.JobsRunning = m.plainGauge("jobs_running", "Runs that are being executed now.")
 	m.PolicyWeakenings = m.plainGauge("policy_weakenings", "Settings that are weaker than strict.")
 	m.ImagesBytes = m.plainGauge("images_bytes", "Bytes of the images in the store.")
-	m.StateFreeBytes = m.plainGauge("state_free_bytes", "Free bytes of the file system of the state.")
-	m.OutboxDepth = m.plainGauge("outbox_depth", "Sealed results that are not delivered yet.")
-	m.lease = m.optional("lease_remaining_seconds", "Seconds left of the lease of the current run; absent without one.")
-	m.oldestInBox = m.optional("outbox_oldest_timestamp_seconds", "When the oldest undelivered result was sealed; absent without one.")
-	m.ready = m.gauge("ready", "1 for the reason that holds; ok when work is taken.", "reason")
-	m.records = m.gauge("journal_records", "Records of the journal by state.", "state")
-	m.SetReady("not_paired")
-	start(m.records.WithLabelValues, RecordStates)
-	m.SecretsRedacted = m.plainCounter("secrets_redacted_total", "Exact secrets that were taken out of texts.")
 	m.SignatureFailures = m.plainCounter("signature_failures_total", "Statements that the signer did not sign.")
 	m.signatures = m.counter("signatures_total", "Statements signed.", "statement")
 	start(m.signatures.WithLabelValues, Statements)
 	m.violations = m.counter("policy_violations_total", "Changes that broke a rule of the policy.", "rule")
+}
+
+// says is how a momentary metric gets its series: one call each.
+type says = func(value float64, labels ...string)
+
+// makePresent adds what is asked anew with each scrape.
+func (m *Metrics) makePresent() {
+	m.present = &present{}
+	m.Follow(unfollowed)
+	gauge := prometheus.GaugeValue
+	m.moment("paired", "1 while this instance is paired.", gauge, func(p Present, say says) { say(number(p.Paired)) })
+	m.moment("ready", "1 for the reason that holds; ok when work is taken.", gauge, func(p Present, say says) {
+		for _, reason := range Reasons {
+			say(number(reason == p.Ready), reason)
+		}
+	}, "reason")
+	m.moment("jobs_running", "Runs that are being executed now.", gauge, func(p Present, say says) { say(float64(p.Running)) })
+	m.moment("lease_remaining_seconds", "Seconds left of the lease of the current run; absent without one.", gauge,
+		func(p Present, say says) {
+			if p.Lease != nil {
+				say(seconds(*p.Lease))
+			}
+		})
+	m.moment("outbox_depth", "Sealed results that are not delivered yet.", gauge, func(p Present, say says) { say(float64(p.Outbox)) })
+	m.moment("outbox_oldest_timestamp_seconds", "When the oldest undelivered result was sealed; absent without one.", gauge,
+		func(p Present, say says) {
+			if !p.Oldest.IsZero() {
+				say(float64(p.Oldest.UnixMilli()) / 1000)
+			}
+		})
+	m.makeStored()
+	m.registry.MustRegister(m.present)
+}
+
+// makeStored adds those that are read from the disk, and the count of the secrets.
+func (m *Metrics) makeStored() {
+	m.moment("state_free_bytes", "Free bytes of the file system of the state.", prometheus.GaugeValue, func(p Present, say says) {
+		if p.FreeBytes != nil {
+			say(float64(*p.FreeBytes))
+		}
+	})
+	m.moment("journal_records", "Records of the journal by state.", prometheus.GaugeValue, func(p Present, say says) {
+		for _, state := range RecordStates {
+			if p.Records != nil {
+				say(float64(p.Records[state]), state)
+			}
+		}
+	}, "state")
+	m.moment("secrets_redacted_total", "Exact secrets that were taken out of texts.", prometheus.CounterValue,
+		func(p Present, say says) { say(float64(p.Redacted)) })
 }
 
 func (m *Metrics) makeControlPlane() {

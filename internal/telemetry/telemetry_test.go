@@ -50,9 +50,10 @@ func TestSeriesOfWhatDoesNotExistAreAbsent(t *testing.T) {
 			t.Errorf("%s exists without a lease or result", name)
 		}
 	}
-	m.Lease(90*time.Second, true)
+	left := 90 * time.Second
+	m.Follow(func() telemetry.Present { return telemetry.Present{Lease: &left} })
 	has(t, scrape(t, m), "veyra_sandboxd_lease_remaining_seconds 90")
-	m.Lease(0, false)
+	m.Follow(func() telemetry.Present { return telemetry.Present{} })
 	if strings.Contains(scrape(t, m), "veyra_sandboxd_lease_remaining_seconds ") {
 		t.Error("lease_remaining_seconds stays after the lease")
 	}
@@ -81,7 +82,7 @@ func TestD07ForeignLabelValuesBecomeOther(t *testing.T) {
 
 func TestReadyHoldsOneReason(t *testing.T) {
 	m := telemetry.New("dev")
-	m.SetReady("disk")
+	m.Follow(func() telemetry.Present { return telemetry.Present{Ready: "disk"} })
 	text := scrape(t, m)
 	has(t, text, `veyra_sandboxd_ready{reason="disk"} 1`)
 	has(t, text, `veyra_sandboxd_ready{reason="not_paired"} 0`)
