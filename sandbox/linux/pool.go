@@ -150,15 +150,25 @@ func (p *Pool) Warm(want Size) {
 		return
 	}
 	p.taken = time.Now() // a start is on its way, and needs one only
-	p.filling.Go(func() {
-		template, _, err := p.prepare(context.Background(), want)
-		if err != nil {
-			p.log.Warn("warming the pool of disks", "err", err)
-			return
-		}
-		_ = template.Close() // only held for whoever makes a disk
-		p.Fill()
-	})
+	p.filling.Go(func() { p.warm(want) })
+}
+
+func (p *Pool) warm(want Size) {
+	template, _, err := p.prepare(context.Background(), want)
+	if err != nil {
+		p.failed("warming the pool of disks", err)
+		return
+	}
+	_ = template.Close() // only held for whoever makes a disk
+	p.Fill()
+}
+
+// failed tells why no disk was made ready, but for the end of the pool: that is
+// nobody's to look into, and the log may be an owner's terminal.
+func (p *Pool) failed(doing string, err error) {
+	if !errors.Is(err, os.ErrClosed) {
+		p.log.Warn(doing, "err", err)
+	}
 }
 
 // Fill makes disks in the background until there are enough of the last size.
@@ -212,11 +222,16 @@ func (p *Pool) fillOne() bool {
 		return false
 	}
 	p.mu.Unlock()
+	return p.add(want)
+}
+
+// add makes one more disk.
+func (p *Pool) add(want Size) bool {
 	d, err := p.make(context.Background(), want)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
-		p.log.Warn("filling the pool of disks", "err", err)
+		p.failed("filling the pool of disks", err)
 		p.busy = false
 		return false
 	}

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,6 +88,27 @@ func TestPooledDisksAreReadyToUse(t *testing.T) {
 	}
 	if _, err := pool.Take(t.Context(), size); err == nil {
 		t.Error("a closed pool gave a disk")
+	}
+}
+
+// TestEndOfThePoolIsNoFault: whoever was about to make a disk when the pool was closed
+// says nothing, since what the runner says may stand among the lines of an owner's own
+// command. What can't be made while it is open is told.
+func TestEndOfThePoolIsNoFault(t *testing.T) {
+	for _, closed := range []bool{true, false} {
+		var said strings.Builder
+		p := NewPool(filepath.Join(t.TempDir(), "missing"), t.TempDir(), 2, slog.New(slog.NewTextHandler(&said, nil)))
+		if closed {
+			if err := p.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.warm(Size{Bytes: 64 << 20, Inodes: 2000})
+		p.add(Size{Bytes: 64 << 20, Inodes: 2000})
+		want := map[bool]int{true: 0, false: 2}[closed]
+		if got := strings.Count(said.String(), "\n"); got != want {
+			t.Errorf("closed %t: %d lines, want %d:\n%s", closed, got, want, &said)
+		}
 	}
 }
 
