@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/initwire"
 	"github.com/veyra-labs/veyra-sandboxd/internal/initwire/initwiretest"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 )
 
 // peer speaks frames with an init, rules or no rules.
@@ -102,8 +104,17 @@ func TestPingsKeepItAlive(t *testing.T) {
 
 func TestSilenceCannotBeLengthened(t *testing.T) {
 	p := dial(t)
-	p.send(t, initwire.Ping, 0, initwire.Silence(50*time.Millisecond))
-	p.send(t, initwire.Ping, 0, initwire.Silence(time.Hour))
+	// In one piece: between two of them it may end, and the second find no reader.
+	var both bytes.Buffer
+	w := initwire.NewWriter(&both)
+	for _, silence := range []time.Duration{50 * time.Millisecond, time.Hour} {
+		if err := w.Write(initwire.Ping, 0, initwire.Silence(silence)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := p.init.Stdin.Write(both.Bytes()); err != nil {
+		t.Fatal(err)
+	}
 	p.gone(t)
 }
 
@@ -176,7 +187,7 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	const size = 150_000 // more than one pipe, less than all that is between
 	p.send(t, initwire.Start, 1, script("setsid sh -c 'sleep 0.3; : > /tmp/later; sleep 1000' & head -c 150000 /dev/zero; exit 0"))
 	// The file is made long after the drain is over.
-	await(t, func() bool {
+	waittest.Until(t, "the left-over goes on", func() bool {
 		_, err := os.Stat(fmt.Sprintf("/proc/%d/root/tmp/later", p.init.PID))
 		return err == nil
 	})
@@ -186,19 +197,5 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 	}
 	if got != size {
 		t.Errorf("%d of %d bytes", got, size)
-	}
-}
-
-// await polls until the condition holds or the test is over.
-func await(t *testing.T, holds func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !holds() {
-		select {
-		case <-tick.C:
-		case <-t.Context().Done():
-			t.Fatal("condition does not hold")
-		}
 	}
 }

@@ -182,6 +182,9 @@ func (w *world) wantUnhealthy(u unreadiness) {
 	w.t.Helper()
 	until(w.t, "a beat says UNHEALTHY and why", func() bool {
 		sent := w.sent(controlplanetest.Heartbeat)
+		if len(sent) == 0 {
+			return false // the first one is on its way
+		}
 		var beat protocol.HeartbeatRequest
 		if err := json.Unmarshal([]byte(sent[len(sent)-1]), &beat); err != nil {
 			w.t.Fatal(err)

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 )
 
 // enteredVar marks the test binary that was started again inside the
@@ -144,7 +146,7 @@ func Start(t testing.TB, opts Options) *Init {
 		_, _ = inW.Close(), outR.Close()
 		select {
 		case <-i.ended:
-		case <-time.After(20 * time.Second):
+		case <-time.After(waittest.Patience):
 			_ = cmd.Process.Kill()
 			t.Error("init outlived its pipes")
 		}
