@@ -21,8 +21,8 @@ const (
 	askAtMost = time.Minute
 	// askPatience bounds how long one question is repeated.
 	askPatience = 10 * time.Minute
-	// goneTries refusals and a task unseen for goneAfter mean that the lease was
-	// taken away.
+	// goneTries refusals and a task that beats no longer carry for goneAfter mean
+	// that the lease was taken away.
 	goneTries = 4
 	goneAfter = 2 * time.Minute
 	// askReserve of the lease is left for reporting that there was no token.
@@ -158,9 +158,10 @@ func (c *credentials) ask(ctx context.Context, until time.Time) (protocol.RepoTo
 
 // gone tells whether the control plane has taken the lease away: it refuses the
 // credential, and its beats no longer carry the task. A refusal alone may be
-// passing trouble, and a task may be missing for a beat.
+// passing trouble, and a task may be missing for a beat, or for as long as this
+// host is not ready.
 func (c *credentials) gone(a controlplane.Answer[protocol.Credential]) bool {
-	return a.Class == protocol.ClassRefused && time.Since(*c.lease.seen.Load()) > goneAfter
+	return a.Class == protocol.ClassRefused && c.lease.vanished() >= goneAfter
 }
 
 func (c *credentials) once(ctx context.Context) (controlplane.Answer[protocol.Credential], error) {

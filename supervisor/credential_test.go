@@ -8,7 +8,9 @@ import (
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
 	"github.com/veyra-labs/veyra-sandboxd/jobs"
+	"github.com/veyra-labs/veyra-sandboxd/journal"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
+	"github.com/veyra-labs/veyra-sandboxd/supervisor"
 )
 
 // withCredentials runs test as the worker of one job.
@@ -132,6 +134,33 @@ func TestLastingCredentialTroubleIsNamed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Beats of a host that is not ready bring no task, however long that lasts: it is
+// no sign that the lease was taken, and passing refusals cost no finished work.
+func TestG08UnreadyHostsKeepTheirLease(t *testing.T) {
+	inLab(t, controlplanetest.Options{Qualified: true}, func(l *lab) {
+		why := newSentence("")
+		l.checks = []supervisor.Check{{Reason: "disk", Say: why.say}}
+		l.worker = func(ctx context.Context, run jobs.Run) jobs.Outcome {
+			why.set("The disk is nearly full.")
+			time.Sleep(10 * time.Minute)
+			l.plane.Fault(controlplanetest.JobCredential, 0, jsonFault(409, "GitHub is slow"))
+			time.AfterFunc(2*time.Minute, func() { l.plane.Heal(controlplanetest.JobCredential) })
+			return success(ctx, run)
+		}
+		l.restart()
+		l.pair()
+		l.plane.AddJob(job())
+		view := l.wait("the run ended", func(controlplanetest.View) bool {
+			st := l.sup.Status()
+			counts, err := l.journal.Counts(context.Background())
+			return err == nil && st.Running == nil && counts[journal.Delivered]+counts[journal.Abandoned] > 0
+		})
+		if view.Counts.AcceptedResults != 1 {
+			t.Errorf("%d results were accepted", view.Counts.AcceptedResults)
+		}
+	})
 }
 
 // A host works for years: what nobody has any more is no secret.

@@ -119,6 +119,9 @@ func (d *dispatcher) once(key, sentence string, args ...any) {
 // verifier verifications only, whatever is delivered. A task that is missing from
 // it is not cancelled.
 func (d *dispatcher) take(ctx context.Context, v delivery) {
+	if d.current != nil {
+		d.current.lease.absent(v.at)
+	}
 	for kind, raw := range map[string]json.RawMessage{
 		journal.KindQualification: v.reply.QualificationTask, journal.KindJob: v.reply.JobTask,
 		journal.KindVerification: v.reply.VerificationTask,

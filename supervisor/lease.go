@@ -34,8 +34,8 @@ type lease struct {
 	lose   context.CancelCauseFunc
 	token  atomic.Pointer[protocol.LeaseToken]
 	end    atomic.Pointer[time.Time]
-	seen   atomic.Pointer[time.Time] // when a beat last carried the task
-	digest string                    // of the task's content at first sight
+	missed atomic.Pointer[absence] // nil: the last beat that was taken carried the task
+	digest string                  // of the task's content at first sight
 	// hide and show tell the redaction which token no text may show.
 	hide, show func(string)
 }
@@ -69,8 +69,29 @@ func (l *lease) renew(token protocol.LeaseToken, end time.Time) {
 		l.show(string(*old))
 	}
 	l.end.Store(&end)
-	now := time.Now()
-	l.seen.Store(&now)
+	l.missed.Store(nil)
+}
+
+// absence is how long beats that were taken have not carried a task, without a
+// break. One that is UNHEALTHY or gets lost says nothing: it could bring no task.
+type absence struct{ first, last time.Time }
+
+// absent notes that a beat was taken at a time; renew takes it back if that beat
+// carried the task. Only the dispatcher calls either.
+func (l *lease) absent(at time.Time) {
+	next := absence{first: at, last: at}
+	if old := l.missed.Load(); old != nil && at.Sub(old.last) <= protocol.OfflineAfter {
+		next.first = old.first
+	}
+	l.missed.Store(&next)
+}
+
+// vanished is how long beats have shown that the task is no longer given out.
+func (l *lease) vanished() time.Duration {
+	if missed := l.missed.Load(); missed != nil {
+		return missed.last.Sub(missed.first)
+	}
+	return 0
 }
 
 func (l *lease) newest() protocol.LeaseToken { return *l.token.Load() }
