@@ -15,6 +15,7 @@ import (
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
 	"github.com/veyra-labs/veyra-sandboxd/gitops/githosttest"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/provider/providertest"
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
@@ -23,7 +24,7 @@ import (
 // wantExit waits for the end of a daemon that must not start.
 func (d *daemon) wantExit(code int, stderr string) {
 	d.t.Helper()
-	<-d.ended
+	waittest.For(d.t, "the daemon ends", d.ended)
 	var exit *exec.ExitError
 	got := 0
 	if errors.As(d.err, &exit) {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/provider/providertest"
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
 )
@@ -39,7 +40,7 @@ func TestDrain(t *testing.T) {
 	w := newWorld(t, true)
 	d := w.ready(w.newPlace())
 	id, asked, answer := w.heldJob("Make add add")
-	<-asked
+	waittest.For(t, "the model is asked", asked)
 	_ = d.cmd.Process.Signal(unix.SIGTERM)
 	st := d.statusUntil("status tells of draining", func(st supervisor.Status) bool { return st.Draining })
 	if st.Running == nil || st.Ready != "draining" {
@@ -68,7 +69,7 @@ func TestCancel(t *testing.T) {
 	d := w.ready(p)
 	_, asked, answer := w.heldJob("Make add add")
 	defer close(answer)
-	<-asked
+	waittest.For(t, "the model is asked", asked)
 	_ = d.cmd.Process.Signal(unix.SIGTERM)
 	d.line("draining: no new work; a second signal cancels what runs")
 	_ = d.cmd.Process.Signal(unix.SIGTERM)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/provider/providertest"
 )
@@ -65,7 +66,7 @@ func TestJ04DiskFullDuringAJob(t *testing.T) {
 	dir := smallDisk(t, &p)
 	d := w.ready(p)
 	id, asked, answer := w.heldJob("Make add add")
-	<-asked
+	waittest.For(t, "the model is asked", asked)
 	filler := fillUp(t, dir)
 	d.wantReason("disk", "The disk is under the floor")
 	close(answer)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/provider/providertest"
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
@@ -159,7 +160,7 @@ func (l *lane) play(i int, kind mixedKind) {
 	id := l.w.job(name, title, project(), func(s *controlplanetest.JobSpec) { s.RepairAttempts = 0 })
 	l.w.script(title, kind.script(sync.OnceFunc(func() { close(asked) }), answer))
 	if kind.trouble != nil {
-		<-asked
+		waittest.For(l.t, "the model is asked", asked)
 		kind.trouble(l, id)
 		close(answer)
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/provider/providertest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/sandboxtest"
@@ -70,7 +71,7 @@ var unreadinesses = []unreadiness{
 	{reason: "draining", sentence: "The host is draining", spoil: func(t *testing.T, w *world, d *daemon) {
 		_, asked, answer := w.heldJob("Make add add")
 		t.Cleanup(func() { close(answer) })
-		<-asked
+		waittest.For(t, "the model is asked", asked)
 		_ = d.cmd.Process.Signal(unix.SIGTERM)
 	}},
 }

@@ -71,7 +71,8 @@ func TestSandboxRunLimits(t *testing.T) {
 		{"memory", "oom", 137, "exec python3 -c '" + hog + "'"},
 		{"memory of a child, command ends well", "oom", 0, "python3 -c '" + hog + "'; exit 0"},
 		{"pids", "pids", 2, "for i in $(seq 600); do sleep 30 & done"},
-		{"disk", "disk", 3, "head -c 200G /dev/zero >/workspace/fill 2>/dev/null; sleep 0.4; rm -f /workspace/fill; exit 3"},
+		// It waits for init, which looks at the disk now and then, and for its turn on a busy host.
+		{"disk", "disk", 3, "head -c 200G /dev/zero >/workspace/fill 2>/dev/null; sleep 3; rm -f /workspace/fill; exit 3"},
 		{"inodes", "inodes", 4, "python3 -c '\nimport os\ntry:\n  for i in range(10**7): os.mknod(str(i))\nexcept OSError: pass'; sleep 0.4; exit 4"},
 		{"output", "output", 137, "exec cat /dev/zero"},
 	} {

@@ -10,11 +10,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
 	"github.com/veyra-labs/veyra-sandboxd/provider/providertest"
 	"github.com/veyra-labs/veyra-sandboxd/supervisor"
@@ -71,6 +73,8 @@ func TestWallsOfTheProcesses(t *testing.T) {
 	case <-hold.reached:
 	case <-d.ended:
 		t.Fatalf("the daemon ended: %v", d.err)
+	case <-time.After(waittest.Patience):
+		t.Fatal("nothing was fetched")
 	}
 	git := 0
 	until(t, "veyra-git runs in its sandbox", func() bool {
@@ -216,7 +220,7 @@ func TestDeadSignerOrRunner(t *testing.T) {
 				}
 				return providertest.Step{Finish: "Fixed add."}
 			})
-			<-asked
+			waittest.For(t, "the model is asked", asked)
 			results := len(w.sent(controlplanetest.JobResult))
 			log := readFile(t, filepath.Join(p.state, "signing.log"))
 			_ = unix.Kill(d.child("__"+who), unix.SIGKILL)

@@ -64,12 +64,10 @@ func (o Ordinary) Copy(t testing.TB, from, name string) string {
 	t.Helper()
 	to := filepath.Join(o.Dir, name)
 	raw, err := os.ReadFile(from)
-	if err == nil {
-		err = os.WriteFile(to, raw, 0o755)
-	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	WriteProgram(t, to, string(raw), 0o755)
 	return to
 }
 

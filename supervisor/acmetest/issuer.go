@@ -23,6 +23,8 @@ import (
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/veyra-labs/veyra-sandboxd/internal/wait/waittest"
 )
 
 // patience bounds what a test waits for.
@@ -97,7 +99,19 @@ func Start(t testing.TB, program string, tlsPort, httpPort int) *Issuer {
 	i.Client = &http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
 	t.Cleanup(i.Client.CloseIdleConnections)
 	i.run(exec.Command(program, "-config", dir+"/config.json", "-dnsserver", serveNames(t), "-strict"))
+	waittest.Until(t, "pebble answers", i.answers) // it says that it listens a moment before it does
 	return i
+}
+
+func (i *Issuer) answers() bool {
+	for _, url := range []string{i.Directory, i.manage + "/roots/0"} {
+		res, err := i.Client.Get(url)
+		if err != nil {
+			return false
+		}
+		_ = res.Body.Close()
+	}
+	return true
 }
 
 // run starts the program and returns once it says that it listens.
@@ -162,26 +176,18 @@ func (i *Issuer) Roots() *x509.CertPool {
 	return pool
 }
 
-// rootText asks until somebody answers: pebble says that it listens a moment
-// before it does.
 func (i *Issuer) rootText() []byte {
 	i.t.Helper()
-	again := time.NewTicker(10 * time.Millisecond)
-	defer again.Stop()
-	for end := time.Now().Add(patience); ; <-again.C {
-		res, err := i.Client.Get(i.manage + "/roots/0")
-		if err == nil {
-			defer res.Body.Close()
-			text, err := io.ReadAll(res.Body)
-			if err != nil {
-				i.t.Fatal(err)
-			}
-			return text
-		}
-		if time.Now().After(end) {
-			i.t.Fatal(err)
-		}
+	res, err := i.Client.Get(i.manage + "/roots/0")
+	if err != nil {
+		i.t.Fatal(err)
 	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return text
 }
 
 // freePort is an address below the ports that the kernel gives to connections, or
