@@ -9,21 +9,11 @@ import (
 	"testing"
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
+	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock/hostlocktest"
 )
 
-func openRoot(t *testing.T) (*os.Root, string) {
-	t.Helper()
-	dir := t.TempDir()
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = root.Close() })
-	return root, dir
-}
-
 func TestSecondHolderIsRefused(t *testing.T) {
-	root, dir := openRoot(t)
+	root := hostlocktest.Root(t)
 	first, err := hostlock.Take(root, "lock")
 	if err != nil {
 		t.Fatal(err)
@@ -34,12 +24,12 @@ func TestSecondHolderIsRefused(t *testing.T) {
 	if err := first.Note([]byte("note")); err != nil {
 		t.Fatal(err)
 	}
-	if raw, err := os.ReadFile(filepath.Join(dir, "lock")); err != nil || string(raw) != "note" {
+	if raw, err := os.ReadFile(filepath.Join(root.Name(), "lock")); err != nil || string(raw) != "note" {
 		t.Errorf("note reads %q, %v", raw, err)
 	}
 	first.Release()
 	first.Release()
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+	if entries, err := os.ReadDir(root.Name()); err != nil || len(entries) != 0 {
 		t.Errorf("left behind: %v, %v", entries, err)
 	}
 	again, err := hostlock.Take(root, "lock")
@@ -51,7 +41,7 @@ func TestSecondHolderIsRefused(t *testing.T) {
 
 // TestNeverTwoHolders has many take, unlink and let go of one name.
 func TestNeverTwoHolders(t *testing.T) {
-	root, _ := openRoot(t)
+	root := hostlocktest.Root(t)
 	var holders, taken atomic.Int64
 	var all sync.WaitGroup
 	for range 8 {
@@ -83,7 +73,7 @@ func TestNeverTwoHolders(t *testing.T) {
 // TestDirectoryThatOthersRemoveIsMadeAgain: whoever ends as the last removes an
 // empty directory, while others are about to take a lock in it.
 func TestDirectoryThatOthersRemoveIsMadeAgain(t *testing.T) {
-	root, dir := openRoot(t)
+	root := hostlocktest.Root(t)
 	stop := make(chan struct{})
 	var remover sync.WaitGroup
 	remover.Go(func() {
@@ -92,7 +82,7 @@ func TestDirectoryThatOthersRemoveIsMadeAgain(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				_ = os.Remove(filepath.Join(dir, "locks"))
+				_ = os.Remove(filepath.Join(root.Name(), "locks"))
 			}
 		}
 	})

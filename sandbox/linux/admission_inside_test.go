@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock/hostlocktest"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
@@ -13,12 +14,8 @@ import (
 // TestB18BookingsOutliveWhoeverTidies: an instance that ends removes the directory
 // of bookings when it is empty, while others book.
 func TestB18BookingsOutliveWhoeverTidies(t *testing.T) {
-	dir := t.TempDir()
-	run, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer run.Close()
+	run := hostlocktest.Root(t)
+	dir := run.Name()
 	stop := make(chan struct{})
 	var remover sync.WaitGroup
 	remover.Go(func() {

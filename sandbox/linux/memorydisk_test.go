@@ -1,10 +1,10 @@
 package linux
 
 import (
-	"os"
 	"strings"
 	"testing"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock/hostlocktest"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
@@ -16,11 +16,7 @@ func TestDisksInMemoryAreBookedAsMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root, err := os.OpenRoot(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
+	root := hostlocktest.Root(t)
 	ledger := Ledger{Run: root, Instance: "inside", Disks: root.Name(), InMemory: true}
 	spec := sandbox.JobSpec{ID: "one", Limits: policies.Limits{MemoryBytes: total / 4, DiskBytes: total / 4}}
 	first, err := ledger.Book(t.Context(), spec)

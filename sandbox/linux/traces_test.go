@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock/hostlocktest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 )
 
@@ -70,11 +71,7 @@ func TestTracesOfOthersAreJudged(t *testing.T) {
 // TestWhoEndedWellIsNotSwept: an instance that took its traces away left nothing,
 // though its lock may be found free before its directory is gone.
 func TestWhoEndedWellIsNotSwept(t *testing.T) {
-	run, err := os.OpenRoot(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer run.Close()
+	run := hostlocktest.Root(t)
 	ended := Traces{Instance: "ended", Run: run, Disks: t.TempDir(), Cgroups: &Cgroups{}}
 	other := Traces{Instance: "other", Run: run, Disks: t.TempDir(), Cgroups: &Cgroups{}, Log: slog.New(slog.DiscardHandler)}
 	for locks, drop := range map[int]func() error{0: ended.Drop, 1: func() error { return nil }} {

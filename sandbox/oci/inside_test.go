@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
+	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock/hostlocktest"
 	"github.com/veyra-labs/veyra-sandboxd/policies"
 )
 
@@ -61,11 +62,7 @@ func checkBundle(t *rapid.T, spec *specs.Spec) {
 }
 
 func TestRangesSkipWhatOthersHave(t *testing.T) {
-	root, err := os.OpenRoot(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
+	root := hostlocktest.Root(t)
 	reserved := []span{{first: firstRange - 10, count: 11}, {first: firstRange + 2*rangeSize + 5, count: 1}}
 	space := idSpace{firstRange, rangeCount, reserved}
 	first, err := space.take(root)
@@ -105,11 +102,7 @@ func TestMappedIDsAreTheUsers(t *testing.T) {
 			t.Errorf("%q gives %+v, %v; want %d ranges", text, got, err, want)
 		}
 	}
-	root, err := os.OpenRoot(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
+	root := hostlocktest.Root(t)
 	one := idSpace{first: 1, count: 1}
 	held, err := one.take(root)
 	if err != nil || held.first != 1 {

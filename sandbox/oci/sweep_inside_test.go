@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock"
+	"github.com/veyra-labs/veyra-sandboxd/internal/hostlock/hostlocktest"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
 	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
@@ -98,11 +99,7 @@ func TestA19NoJobThatThePolicyRefuses(t *testing.T) {
 // bareDriver has directories for trees and starts nothing.
 func bareDriver(t *testing.T) *Driver {
 	t.Helper()
-	root, err := os.OpenRoot(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { root.Close() })
+	root := hostlocktest.Root(t)
 	if err := root.Mkdir("inside", 0o755); err != nil {
 		t.Fatal(err)
 	}
