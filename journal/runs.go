@@ -225,17 +225,34 @@ func (j *Journal) DeliverUnknown(ctx context.Context, key Key) error {
 // Abandon ends a run that is not delivered, for a reason that people read (cut
 // at 2,000 bytes). A second call keeps the first reason.
 func (j *Journal) Abandon(ctx context.Context, key Key, reason string) error {
+	return j.abandon(ctx, key, reason, func(*sql.Tx, *run) error { return nil })
+}
+
+// AbandonUnsent is Abandon, and keeps a text that came too late to be sent, as
+// DraftEvidence would. It is one transaction: a crash between two would leave a
+// draft of a run that goes on, and the next start would sign and send it.
+func (j *Journal) AbandonUnsent(ctx context.Context, key Key, reason string, canonical []byte, hash string) error {
+	if len(canonical) > maxEvidence || !hashFits(hash, canonical) {
+		return fmt.Errorf("abandoning %v: %d bytes that must have their hash: %w", key, len(canonical), ErrArgument)
+	}
+	return j.abandon(ctx, key, reason, func(tx *sql.Tx, r *run) error {
+		_, err := draft(ctx, tx, r.number, canonical, hash)
+		return err
+	})
+}
+
+func (j *Journal) abandon(ctx context.Context, key Key, reason string, keep func(*sql.Tx, *run) error) error {
 	reason = cut(strings.ToValidUTF8(reason, "\uFFFD"), maxReason)
 	if reason == "" {
 		return fmt.Errorf("abandoning %v without a reason: %w", key, ErrArgument)
 	}
-	return j.update(ctx, "abandoning", key, j.finish, func(_ *sql.Tx, r *run) error {
+	return j.update(ctx, "abandoning", key, j.finish, func(tx *sql.Tx, r *run) error {
 		switch State(r.state) {
 		case Abandoned:
 			return nil
 		case Accepted, Sealed:
 			r.state, r.reason, r.ended = string(Abandoned), reason, time.Now().UnixMilli()
-			return nil
+			return keep(tx, r)
 		}
 		return fmt.Errorf("it is %s: %w", r.state, ErrOrder)
 	})

@@ -62,10 +62,20 @@ func (s *Supervisor) recoverOne(ctx context.Context, record journal.Record) (*re
 		return nil, nil
 	}
 	s.leases.add(l)
-	if record.Draft != nil || record.Seal == nil {
+	if record.Seal == nil {
 		return &resumable{l, record}, nil
 	}
-	return nil, s.recoverResult(ctx, l, record)
+	past, err := s.parts.Journal.Answers(ctx, record.Key)
+	if err != nil {
+		return nil, fmt.Errorf("reading answers: %w: %w", err, ErrState)
+	}
+	if record.Draft != nil && !holdsUnknown(past) {
+		return &resumable{l, record}, nil
+	}
+	// Also a revision that was drafted, and could not be signed before a send of
+	// what it replaces was not answered: nothing may follow that.
+	s.recoverResult(l, record, past)
+	return nil, nil
 }
 
 // does tells whether runs of a kind are this host's role.
@@ -89,17 +99,11 @@ func (s *Supervisor) lapse(ctx context.Context, record journal.Record) error {
 }
 
 // recoverResult goes on sending what was sealed.
-func (s *Supervisor) recoverResult(ctx context.Context, l *lease, record journal.Record) error {
-	past, err := s.parts.Journal.Answers(ctx, record.Key)
-	if err != nil {
-		return fmt.Errorf("reading answers: %w: %w", err, ErrState)
-	}
-	e := sealed{
+func (s *Supervisor) recoverResult(l *lease, record journal.Record, past []journal.Answer) {
+	s.outbox.add(l, sealed{
 		revision: record.Seal.Revision, body: record.Seal.Body, hash: record.Seal.Hash,
 		signature: record.Seal.Signature, at: record.Seal.Sealed,
-	}
-	s.outbox.add(l, e, past)
-	return nil
+	}, past)
 }
 
 // compareLogs refuses to start if the signer signed a result that the journal
@@ -182,7 +186,7 @@ func (d *dispatcher) resumeNext(ctx context.Context) {
 	case next.lease.ctx.Err() != nil || !moves && next.lease.left() <= 0:
 		d.resume = d.resume[1:]
 		r := d.s.newRun(next.lease, 0)
-		d.s.abandon(r, reasonOf(next.lease.ctx, string(protocol.CodeLeaseLost)))
+		d.s.abandon(r, reasonOf(next.lease.ctx, string(protocol.CodeLeaseLost)), nil)
 	case code != "" && (moves || next.lease.left() > leastLease):
 		d.s.note("An unfinished " + next.record.Kind + " waits: " + why)
 	default:
@@ -235,7 +239,7 @@ func (d *dispatcher) qualifyAgain(next resumable, b *binding) {
 	r := d.s.newRun(next.lease, 0)
 	if err != nil {
 		r.log.Error("a recovered qualification can't be run", "error", err)
-		d.s.abandon(r, string(protocol.CodeTaskInvalid))
+		d.s.abandon(r, string(protocol.CodeTaskInvalid), nil)
 		return
 	}
 	d.start(r, func(r *run) { d.s.executeQualification(next.lease.ctx, r, q) })

@@ -70,26 +70,24 @@ func (s *Supervisor) executeJob(ctx context.Context, r *run, job protocol.Job, a
 	}
 	s.measure(r, string(outcome.Failure), outcome.Abandoned)
 	if outcome.Abandoned != "" || r.lease.ctx.Err() != nil {
-		s.keepUnsent(r, outcome.Evidence)
-		s.abandon(r, reasonOf(r.lease.ctx, outcome.Abandoned))
+		s.abandon(r, reasonOf(r.lease.ctx, outcome.Abandoned), s.unsent(r, outcome.Evidence))
 		return
 	}
 	s.sealJob(ctx, r, outcome.Evidence)
 }
 
-// keepUnsent journals evidence that came too late to be sent, for the owner. A
-// run that goes on after a restart makes its own.
-func (s *Supervisor) keepUnsent(r *run, e protocol.Evidence) {
+// unsent is the text of evidence that came too late to be sent, for the owner, or
+// nil.
+func (s *Supervisor) unsent(r *run, e protocol.Evidence) []byte {
 	if e == nil || stopped(r.lease.ctx) {
-		return
+		return nil
 	}
 	body, err := s.canonicalEvidence(e)
-	if err == nil {
-		_, err = s.parts.Journal.DraftEvidence(context.WithoutCancel(r.lease.ctx), r.key, body, "0x"+hashOf(body))
-	}
 	if err != nil {
-		r.log.Warn("the unsent evidence could not be kept", "error", err)
+		r.log.Warn("the unsent evidence can't be kept", "error", err)
+		return nil
 	}
+	return body
 }
 
 // workOn calls the worker; a panic of ours becomes INTERNAL_ERROR.
@@ -132,7 +130,7 @@ func (s *Supervisor) executeQualification(ctx context.Context, r *run, q protoco
 	outcome := s.qualify(ctx, r, q)
 	s.measure(r, string(outcome.Failure), outcome.Abandoned)
 	if outcome.Abandoned != "" || r.lease.ctx.Err() != nil {
-		s.abandon(r, reasonOf(r.lease.ctx, outcome.Abandoned))
+		s.abandon(r, reasonOf(r.lease.ctx, outcome.Abandoned), nil)
 		return
 	}
 	s.sealQualification(ctx, r, outcome)
@@ -182,15 +180,16 @@ func stopped(ctx context.Context) bool {
 		!errors.Is(cause, errCancelled) && !errors.Is(cause, errLeaseOver)
 }
 
-// abandon ends a run for which nothing is sent. A shutdown without a word is
-// not an end: the run stays in the journal and goes on after the restart.
-func (s *Supervisor) abandon(r *run, reason string) {
+// abandon ends a run for which nothing is sent; unsent is what it found all the
+// same, nil for nothing. A shutdown without a word is not an end: the run stays in
+// the journal and goes on after the restart.
+func (s *Supervisor) abandon(r *run, reason string, unsent []byte) {
 	if stopped(r.lease.ctx) {
 		r.log.Info("the run stays in the journal for the next start")
 		return
 	}
 	r.log.Warn("the run is abandoned", "reason", reason)
-	if err := s.parts.Journal.Abandon(context.WithoutCancel(r.lease.ctx), r.key, reason); err != nil {
+	if err := s.storeEnd(r, reason, unsent); err != nil {
 		r.log.Error("the end of the run could not be stored", "error", err)
 	}
 	s.leases.remove(r.key)
@@ -201,6 +200,19 @@ func (s *Supervisor) abandon(r *run, reason string) {
 	case journal.KindVerification:
 		s.board.showReview(id, protocol.VerificationUnfinished, protocol.VerificationFailed, "Not submitted: "+reason)
 	}
+}
+
+// storeEnd journals the end of a run with what it found, or at least the end.
+func (s *Supervisor) storeEnd(r *run, reason string, unsent []byte) error {
+	ctx := context.WithoutCancel(r.lease.ctx)
+	if unsent != nil {
+		err := s.parts.Journal.AbandonUnsent(ctx, r.key, reason, unsent, "0x"+hashOf(unsent))
+		if err == nil {
+			return nil
+		}
+		r.log.Warn("what the run found could not be kept", "error", err)
+	}
+	return s.parts.Journal.Abandon(ctx, r.key, reason)
 }
 
 // violations are the failures that mean a change broke a rule of the policy.

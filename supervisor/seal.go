@@ -178,13 +178,33 @@ func (s *Supervisor) draftAndSign(ctx context.Context, r *run, body []byte, hash
 		}
 		r.log.Error("the result could not be sealed", "error", err, "try", try+1)
 		hopeless := errors.Is(err, signer.ErrGone) || errors.Is(err, signer.ErrRefused)
-		if hopeless || r.lease.left() <= 0 || wait.For(ctx, backoff(try)) != nil {
-			// It stays in the journal: the next start seals and delivers it.
-			s.note("A finished result could not be sealed: " + oneLine(err.Error(), 200) + ". Restart the daemon.")
-			s.leases.remove(r.key)
+		if hopeless || s.lapsed(r) || wait.For(ctx, backoff(try)) != nil {
+			s.unsealed(r, err)
 			return
 		}
 	}
+}
+
+// lapsed tells whether the lease of a run is over; a qualification's may come
+// back to life.
+func (s *Supervisor) lapsed(r *run) bool {
+	if r.key.Kind == journal.KindQualification || r.lease.left() > 0 {
+		return false
+	}
+	r.lease.lose(errLeaseOver) // whoever noticed it first
+	return true
+}
+
+// unsealed ends a run whose result could not be sealed. Without its lease it is
+// over; else it stays in the journal, also when it was cancelled, and the next
+// start seals and delivers it.
+func (s *Supervisor) unsealed(r *run, err error) {
+	if errors.Is(context.Cause(r.lease.ctx), jobs.ErrLeaseLost) {
+		s.abandon(r, reasonOf(r.lease.ctx, ""), nil)
+		return
+	}
+	s.note("A finished result could not be sealed: " + oneLine(err.Error(), 200) + ". Restart the daemon.")
+	s.leases.remove(r.key)
 }
 
 func (s *Supervisor) sealOnce(ctx context.Context, r *run, body []byte, hash string) error {

@@ -54,8 +54,7 @@ func (s *Supervisor) executeVerification(ctx context.Context, r *run, v protocol
 	switch {
 	case outcome.Abandoned != "" || r.lease.ctx.Err() != nil:
 		s.measure(r, "", outcome.Abandoned)
-		s.keepDraft(r, body)
-		s.abandon(r, reasonOf(r.lease.ctx, outcome.Abandoned))
+		s.abandon(r, reasonOf(r.lease.ctx, outcome.Abandoned), body)
 	case body == nil:
 		if outcome.Failure == "" {
 			outcome.Failure = protocol.CodeInternalError
@@ -111,17 +110,6 @@ func (s *Supervisor) withoutReport(r *run, code protocol.Code, why string) {
 		r.log.Error("the end of the run could not be stored", "error", err)
 	}
 	s.leases.remove(r.key)
-}
-
-// keepDraft journals a report that came too late to be sent, for the owner.
-func (s *Supervisor) keepDraft(r *run, body []byte) {
-	if body == nil || stopped(r.lease.ctx) {
-		return
-	}
-	ctx := context.WithoutCancel(r.lease.ctx)
-	if _, err := s.parts.Journal.DraftEvidence(ctx, r.key, body, "0x"+hashOf(body)); err != nil {
-		r.log.Warn("the unsent report could not be kept", "error", err)
-	}
 }
 
 var errVerdict = errors.New("the report holds another verdict than the verifier's")
