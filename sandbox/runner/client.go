@@ -150,19 +150,28 @@ func (c *Client) Pid() int { return c.cmd.Process.Pid }
 func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Close ends the connection, upon which the runner takes everything down, and
-// waits for its end. A runner that hangs is killed after 20 s. A second call
+// waits for its end. A runner that hangs is killed after hangs. A second call
 // waits as well.
 func (c *Client) Close() error {
 	_ = c.conn.unix.Close() // the reader ends, and with it every call
 	<-c.done
+	return awaitEnd(c.exited, func() error { return c.cmd.Process.Kill() })
+}
+
+// hangs is when a runner that should end is taken for one that never will: after
+// its jobs' time, and as much again for what it holds beside them, which on a busy
+// host takes long. A service manager waits longer.
+const hangs = 2*teardownTime + 5*time.Second
+
+func awaitEnd(exited <-chan struct{}, kill func() error) error {
 	select {
-	case <-c.exited:
+	case <-exited:
 		return nil
-	case <-time.After(20 * time.Second):
+	case <-time.After(hangs):
 	}
-	err := c.cmd.Process.Kill()
+	err := kill()
 	if err == nil {
-		<-c.exited
+		<-exited
 	}
 	return fmt.Errorf("the runner did not end: %w", errors.Join(err, os.ErrDeadlineExceeded))
 }

@@ -259,10 +259,14 @@ func (s *server) closeJob(ctx context.Context, id sandbox.JobID) error {
 	return job.job.Close(ctx)
 }
 
+// teardownTime is what the jobs have for their ends once the supervisor is gone. What
+// the driver holds beside them is given back afterwards.
+const teardownTime = 20 * time.Second
+
 // teardown ends what is left, each job on its own, since one that hangs must
 // not keep the others alive.
 func (s *server) teardown() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), teardownTime)
 	defer cancel()
 	s.mu.Lock()
 	jobs := s.jobs

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -385,6 +387,23 @@ func FuzzRequest(f *testing.F) {
 		var again request
 		if err := decode(raw, &again); err != nil {
 			t.Errorf("%s is not taken again: %v", raw, err)
+		}
+	})
+}
+
+// TestRunnerHasTimeForAllOfItsEnd: one that uses up its jobs' time still gives back
+// what it holds beside them; one that never ends is killed.
+func TestRunnerHasTimeForAllOfItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for after, killed := range map[time.Duration]bool{0: false, teardownTime + 15*time.Second: false, time.Hour: true} {
+			exited, kills := make(chan struct{}), 0
+			end := sync.OnceFunc(func() { close(exited) })
+			timer := time.AfterFunc(after, end)
+			err := awaitEnd(exited, func() error { kills++; end(); return nil })
+			timer.Stop()
+			if errors.Is(err, os.ErrDeadlineExceeded) != killed || (kills > 0) != killed {
+				t.Errorf("ended after %s: %v, killed %d times", after, err, kills)
+			}
 		}
 	})
 }
