@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -94,19 +95,22 @@ func detailOf(body []byte) string {
 	return cleanText(said.Text(), maxDetail)
 }
 
-// retryAfter reads the header in both of its forms.
+// retryAfter reads the header in both of its forms. A date is one of the other
+// side's clock, as its Date header is; now stands in where that is missing.
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	text := h.Get("Retry-After")
-	if text == "" {
+	if seconds, err := strconv.ParseUint(text, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		// Compared before it is multiplied: huge numbers are long, not negative.
+		return time.Duration(min(seconds, uint64(maxRetryAfter/time.Second))) * time.Second
+	}
+	at, err := http.ParseTime(text)
+	if err != nil {
 		return 0
 	}
-	wait := time.Duration(0)
-	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
-		wait = time.Duration(seconds) * time.Second
-	} else if at, err := http.ParseTime(text); err == nil {
-		wait = at.Sub(now)
+	if date, err := http.ParseTime(h.Get("Date")); err == nil {
+		now = date
 	}
-	return min(max(wait, 0), maxRetryAfter)
+	return min(max(at.Sub(now), 0), maxRetryAfter)
 }
 
 // offset compares the Date header with the middle of the call.

@@ -249,7 +249,9 @@ func TestCutAnswersAreTrouble(t *testing.T) {
 func TestRetryAfterIsCapped(t *testing.T) {
 	for header, want := range map[string]time.Duration{
 		"7": 7 * time.Second, "86400": 30 * time.Second, "-1": 0, "soon": 0,
-		"Fri, 31 Dec 2999 23:59:59 GMT": 30 * time.Second, "": 0,
+		"Fri, 31 Dec 2999 23:59:59 GMT": 30 * time.Second, "": 0, "0": 0, "1.5": 0, "0x10": 0, "7, 9": 0,
+		// Absurd ones are long, and not forgotten.
+		"4294967296": 30 * time.Second, "99999999999999999999999999": 30 * time.Second, "-99999999999999999999999999": 0,
 	} {
 		origin := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", header)
@@ -257,6 +259,26 @@ func TestRetryAfterIsCapped(t *testing.T) {
 		})
 		if a := client(t, origin, 0).Configuration(context.Background()); a.RetryAfter != want {
 			t.Errorf("Retry-After %q is %v, want %v", header, a.RetryAfter, want)
+		}
+	}
+}
+
+// A date is one of the clock that wrote it, however far that is from ours.
+func TestRetryAfterGoesByTheOthersClock(t *testing.T) {
+	for date, want := range map[string]time.Duration{
+		"Sat, 01 Jan 2000 00:00:00 GMT": 12 * time.Second, "Wed, 01 Jan 2200 00:00:00 GMT": 12 * time.Second,
+	} {
+		origin := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			at, err := http.ParseTime(date)
+			if err != nil {
+				t.Error(err)
+			}
+			w.Header().Set("Date", date)
+			w.Header().Set("Retry-After", at.Add(12*time.Second).Format(http.TimeFormat))
+			w.WriteHeader(503)
+		})
+		if a := client(t, origin, 0).Configuration(context.Background()); a.RetryAfter != want {
+			t.Errorf("at %s: %v, want %v", date, a.RetryAfter, want)
 		}
 	}
 }

@@ -43,6 +43,10 @@ func outOfReach(host string) string {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return innerAddress(addr.Unmap().WithZone(""))
 	}
+	if last := host[strings.LastIndex(host, ".")+1:]; last != "" && last[0] >= '0' && last[0] <= '9' {
+		// 127.1 and 0x7f.0.0.1 are short for addresses, for programs that take them.
+		return "it ends like an address and is none: write all four numbers, or a name"
+	}
 	if !strings.Contains(host, ".") {
 		return "a name without a dot means something on this machine or network only"
 	}

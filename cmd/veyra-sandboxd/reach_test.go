@@ -12,6 +12,8 @@ func TestHostsOutOfReachGetNoLink(t *testing.T) {
 		"10.1.2.3": false, "192.168.1.5:9100": false, "172.16.0.1": false, "100.64.3.4:9100": false, "169.254.1.1": false,
 		"[fd00::1]:9100": false, "[fe80::1]:9100": false, "[::ffff:10.0.0.1]:9100": false, "224.0.0.1": false,
 		"machine:9100": false, "printer.local:9100": false, "db.corp.internal.": false, "nas.home.arpa": false,
+		"127.1": false, "127.0.0.01:9100": false, "10.1": false, "0x7f.0.0.1": false, "127.0.0.0x1": false, "8.8.8.8.": true,
+		"worker.4you.net": true,
 	} {
 		s := defaultSettings()
 		s.Public.Host = host
