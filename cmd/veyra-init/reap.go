@@ -10,11 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// endPatience bounds how long processes may take to die of SIGKILL. What is
-// still there then hangs in the kernel, and only the end of PID 1 is left.
-const endPatience = 10 * time.Second
+	"github.com/veyra-labs/veyra-sandboxd/internal/initwire"
+)
 
 // processes knows which children are the main process of a command and reaps
 // every other that the kernel hands to PID 1.
@@ -108,7 +106,8 @@ func (p *processes) untrace(pid int, signal syscall.Signal) {
 // killAll ends every process but init and returns when /proc lists no other.
 // kill(-1) reaches stopped, traced, orphaned and renamed sessions alike; the
 // repetition is for what was being born meanwhile. When something outlives
-// endPatience the sandbox ends: nothing may run beside the next command.
+// EndPatience the sandbox ends: it hangs in the kernel, where only the end of PID 1
+// reaches it, and nothing may run beside the next command.
 func (p *processes) killAll() {
 	pause := 100 * time.Microsecond
 	for start := time.Now(); ; {
@@ -119,7 +118,7 @@ func (p *processes) killAll() {
 		if err == nil && alone {
 			return
 		}
-		if time.Since(start) > endPatience {
+		if time.Since(start) > initwire.EndPatience {
 			lastWords(errors.New("processes did not end"))
 		}
 		time.Sleep(pause)

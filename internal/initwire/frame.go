@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 )
 
 // Sizes in bytes. A whole frame fits into the default capacity of a pipe.
@@ -62,6 +63,10 @@ const (
 	// Exited is the last frame of a command: an encoded Exit.
 	Exited Type = 21
 )
+
+// EndPatience bounds how long init waits for processes to die of SIGKILL. After a
+// Cancel it has sent the Exit by then, or has ended and the sandbox with it.
+const EndPatience = 10 * time.Second
 
 // ErrFrame is in the chain of every error about a frame or payload that breaks
 // the rules of this package. Whoever sees one stops talking.

@@ -19,8 +19,9 @@ const (
 	// so that a busy host doesn't end jobs.
 	pingEvery = 5 * time.Second
 	// cancelGrace is how long init may take to report a command that was
-	// cancelled; after that it is not trusted to report anything.
-	cancelGrace = 5 * time.Second
+	// cancelled; after that it is not trusted to report anything. On a busy host
+	// an honest one needs its patience with those that it kills.
+	cancelGrace = initwire.EndPatience + 5*time.Second
 	// helloGrace is how long init may take to speak first.
 	helloGrace = 30 * time.Second
 )

@@ -163,8 +163,31 @@ func TestInitThatIgnoresACancelIsGone(t *testing.T) {
 		if err != nil || !exit.Gone || exit.Ended != sandbox.LimitTimeout || exit.Code != -1 {
 			t.Errorf("exit %+v, error %v", exit, err)
 		}
-		if took := time.Since(began); took != 65*time.Second { // synctest's clock is exact
+		if took := time.Since(began); took != time.Minute+initwire.EndPatience+5*time.Second { // synctest's clock is exact
 			t.Errorf("after %s", took)
+		}
+	})
+}
+
+// TestInitMayUseItsPatience: what it kills may take as long as it waits for that, and
+// the sandbox is none the worse.
+func TestInitMayUseItsPatience(t *testing.T) {
+	withFake(t, func(f *fakeInit) {
+		for {
+			frame, err := f.next()
+			if err != nil {
+				return
+			}
+			if frame.Type == initwire.Cancel {
+				time.AfterFunc(initwire.EndPatience, func() {
+					_ = f.Write(initwire.Exited, 1, initwire.Exit{Status: 9, Flags: initwire.Cancelled}.Encode())
+				})
+			}
+		}
+	}, func(t *testing.T, s *runner.Session) {
+		exit, err := s.Run(t.Context(), sandbox.Command{Argv: []string{"x"}, Timeout: time.Minute})
+		if err != nil || exit.Gone || exit.Ended != sandbox.LimitTimeout {
+			t.Errorf("exit %+v, error %v", exit, err)
 		}
 	})
 }
