@@ -1,9 +1,11 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 
@@ -25,6 +27,10 @@ type commitTree struct {
 	// there is nothing to run them for. restoreAll holds those of changed
 	// settings, too; "" when the change touches none.
 	restore, restoreAll string
+	// tests tells tests from what is tested.
+	tests testRules
+	// cross is what the cross-check runs; nil: nothing to check.
+	cross *crossing
 }
 
 // changedFile is one path of the change with both of its texts.
@@ -67,6 +73,9 @@ func (v *verification) checkOutOnce(ctx, webCtx context.Context, c claim) (commi
 	}
 	out.files = changedTexts(c, base, head)
 	if err := v.keepBaseTests(&out, base); err != nil {
+		return out, err
+	}
+	if err := v.plantTests(&out, base); err != nil {
 		return out, err
 	}
 	layers, err := head.place.Freeze(ctx, []sandbox.Part{{Paths: []string{sandbox.Workspace}}})
@@ -173,27 +182,29 @@ const (
 // keepBaseTests spools the base versions of the test files that the change
 // touches, alone and with those of settings.
 func (v *verification) keepBaseTests(c *commitTree, base tree) (err error) {
-	if !slices.ContainsFunc(base.Paths(), func(p string) bool { return isTestPath(p) && !isTestControl(p) }) {
+	c.tests = newTestRules(c.plan.Commands, base, c.claim.changed)
+	if !slices.ContainsFunc(base.Paths(), func(p string) bool { return c.tests.covers(p) && !isTestControl(p) }) {
 		return nil // nothing to run against the change
 	}
-	if c.restore, err = v.keepBase(c.claim, base, "tests", isTestPath); err != nil {
+	if c.restore, err = v.keepBase(c.claim, base, "tests", c.tests.covers, nil); err != nil {
 		return err
 	}
 	if slices.ContainsFunc(c.claim.changed, func(p gitops.ChangedPath) bool { return isTestSetting(p.Path) }) {
-		c.restoreAll, err = v.keepBase(c.claim, base, "settings", func(p string) bool { return isTestPath(p) || isTestSetting(p) })
+		c.restoreAll, err = v.keepBase(c.claim, base, "settings", c.tests.orSetting, nil)
 	}
 	return err
 }
 
 // keepBase spools the base versions of the wanted paths that the change touches:
-// what was changed or deleted as it was, what was added as absent. "" says that
-// there are none.
-func (v *verification) keepBase(c claim, base tree, name string, wanted func(path string) bool) (string, error) {
-	var files []plainFile
-	var deletes []string
+// what was changed or deleted as it was, what was added as absent; and, changed
+// or not, the planted files with their texts. "" says that there are none.
+func (v *verification) keepBase(
+	c claim, base tree, name string, wanted func(path string) bool, planted map[string]plainFile,
+) (string, error) {
+	files, deletes := slices.Collect(maps.Values(planted)), []string(nil)
 	left := maxTestFiles
-	for _, p := range c.changed {
-		if !wanted(p.Path) {
+	for _, p := range smallestFirst(c.changed, base.manifest) {
+		if _, is := planted[p.Path]; is || !wanted(p.Path) {
 			continue
 		}
 		entry, existed := base.manifest.Lookup(p.Path)
@@ -216,6 +227,18 @@ func (v *verification) keepBase(c claim, base tree, name string, wanted func(pat
 		return "", nil
 	}
 	return v.spoolTree(name, files, append(deletes, inTheWay(c, files, wanted)...))
+}
+
+// smallestFirst orders a change so that large data can't use up the room that
+// the tests themselves need.
+func smallestFirst(changed []gitops.ChangedPath, base gitops.Manifest) []gitops.ChangedPath {
+	size := func(p gitops.ChangedPath) int64 {
+		entry, _ := base.Lookup(p.Path)
+		return entry.Size
+	}
+	sorted := slices.Clone(changed)
+	slices.SortStableFunc(sorted, func(a, b gitops.ChangedPath) int { return cmp.Compare(size(a), size(b)) })
+	return sorted
 }
 
 // inTheWay are paths, not wanted themselves, that took the place of a directory

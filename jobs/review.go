@@ -50,10 +50,18 @@ func (v *verification) test(ctx context.Context, c commitTree, r ready) (ran, er
 	if !first.sound() {
 		return out, nil
 	}
-	if err := v.testOld(ctx, &out); err != nil || c.restoreAll == "" || out.old != nil && !out.old.sound() {
+	if err := v.testOld(ctx, &out); err != nil || out.old != nil && !out.old.sound() {
 		return out, err
 	}
-	return out, v.testSettings(ctx, &out)
+	if c.restoreAll != "" {
+		if err := v.testSettings(ctx, &out); err != nil {
+			return out, err
+		}
+	}
+	if c.cross == nil || out.old != nil && !out.old.sound() {
+		return out, nil
+	}
+	return out, v.crossCheck(ctx, &out)
 }
 
 // testOld runs the tests that the change replaced.

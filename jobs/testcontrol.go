@@ -14,9 +14,14 @@ var testControls = []string{
 	"phpunit.xml", "phpunit.xml.dist", "phpunit.dist.xml", ".rspec", "surefire.properties", ".pytest.ini", "pytest.toml", ".pytest.toml",
 }
 
-// testControlName matches the like of those in more than one language, and what
-// runs tests by being in the repository.
-var testControlName = regexp.MustCompile(`^(jest|vitest|ava|karma|cypress|playwright)\.conf(ig)?\.[a-z]+$|^\.mocharc\.[a-z]+$|^(mvnw|gradlew)(\.cmd|\.bat)?$`)
+// testControlName matches the like of those in more than one language, what
+// runs tests by being in the repository, and bytecode, which Python may run
+// instead of the source that everybody reads.
+var testControlName = regexp.MustCompile(`^(jest|vitest|ava|karma|cypress|playwright)\.conf(ig)?\.[a-z]+$|^\.mocharc\.[a-z]+$|^(mvnw|gradlew)(\.cmd|\.bat)?$|\.py[co]$`)
+
+// testPlugin matches what makes pytest load a plugin from the workspace, as if
+// it were installed.
+var testPlugin = regexp.MustCompile(`(^|/)[^/]+\.(egg|dist)-info/entry_points\.txt$`)
 
 // runners are packages that Python would take from the workspace instead of the
 // runner of that name.
@@ -52,7 +57,7 @@ func isTestPath(p string) bool {
 }
 
 func isTestControl(p string) bool {
-	return slices.Contains(testControls, path.Base(p)) || testControlName.MatchString(path.Base(p))
+	return slices.Contains(testControls, path.Base(p)) || testControlName.MatchString(path.Base(p)) || testPlugin.MatchString(p)
 }
 
 func isTestSetting(p string) bool { return slices.Contains(testSettings, path.Base(p)) }

@@ -22,6 +22,7 @@ type testRun struct {
 	ended  sandbox.Limit // the limit that ended the run, or ""
 	empty  bool          // a runner said that it ran no tests
 	cut    bool          // a runner ended with 0 and had told no result
+	took   time.Duration // of all commands together
 }
 
 // passed: a limit that ended a command is never a pass, whatever its code.
@@ -68,6 +69,7 @@ func (j *job) runCommand(ctx context.Context, place sandbox.Sandbox, args []stri
 }
 
 func (t *testRun) add(args []string, exit sandbox.Exit, output string) {
+	t.took += exit.Duration
 	t.limits = append(t.limits, exit.Limits...)
 	if exit.Ended != "" {
 		t.ended = exit.Ended

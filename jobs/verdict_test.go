@@ -94,6 +94,8 @@ func TestPathsOfTests(t *testing.T) {
 		"tests": true, "src/Test": true, "pkg/testdata/golden.txt": true, "ui/__snapshots__/a.test.js.snap": true,
 		"jest.config.mjs": true, "ui/vitest.config.ts": true, ".mocharc.cjs": true, "gradlew": true, "mvnw.cmd": true,
 		"unittest/__main__.py": true, "src/pytest.py": true, "_pytest/main.py": true,
+		"__pycache__/calc.cpython-313.pyc": true, "x.egg-info/entry_points.txt": true, "a/x-1.dist-info/entry_points.txt": true,
+		"x.egg-info/PKG-INFO": false, "entry_points.txt": false,
 		"config.js": false, "gradlew.md": false, "pytest_plugin.py": false, "unittests.md": false,
 		"latest.py": false, "contest.go": false, "src/attest/a.py": false, "README.md": false, "protest.rb": false, "testing.py": false,
 	} {
@@ -113,7 +115,7 @@ func TestI14VerificationNamesNoPush(t *testing.T) {
 		t.Error("the name looked for below is no push any more")
 	}
 	forbidden := []string{"Push", "push", "publish", "intend", "resume", "commit", "pulls", "changeUntilTested"}
-	for _, name := range []string{"verifier.go", "claim.go", "checkout.go", "review.go", "verdict.go", "pack.go"} {
+	for _, name := range []string{"verifier.go", "claim.go", "checkout.go", "review.go", "verdict.go", "pack.go", "crosscheck.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 		if err != nil {
 			t.Fatal(err)
