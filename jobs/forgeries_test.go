@@ -114,3 +114,14 @@ func TestHonestChangesPassTheCrossCheck(t *testing.T) {
 		})
 	}
 }
+
+// A task without criteria is judged as a whole: a model's no is heard there, too.
+func TestTaskWithoutCriteria(t *testing.T) {
+	for verdict, met := range map[protocol.Verdict]bool{protocol.VerdictApproved: true, protocol.VerdictRejected: false} {
+		s := newSubmitted(t, project(), fixed(nil), says(met))
+		s.review.Verification.Work.AcceptanceCriteria = nil
+		if r := s.want(verdict); len(r[protocol.KeyAcceptanceCriteria].([]any)) != 0 {
+			t.Errorf("%s: %v", verdict, r[protocol.KeyAcceptanceCriteria])
+		}
+	}
+}

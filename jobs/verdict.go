@@ -43,6 +43,9 @@ func (v *verification) evaluate(ctx context.Context, r ran) (judged, error) {
 	}
 	v.review(protocol.VerificationEvaluating, "Judging the acceptance criteria")
 	judgement, err := v.judge(ctx, r)
+	if judgement.Partial {
+		v.note(protocol.SeverityMedium, "The reviewing model saw only a part of the change", "The change is longer than what the model can read at once.")
+	}
 	return judged{ran: r, judgement: judgement}, err
 }
 
@@ -189,6 +192,9 @@ func (v *verification) conclude(j judged) VerificationOutcome {
 	findings := gravestFirst(slices.Concat(v.noted, j.judgement.Findings))
 	said := verdict(j, findings)
 	criteria := j.judgement.Criteria
+	if asked := len(v.task.Work.AcceptanceCriteria); len(criteria) > asked {
+		criteria = criteria[:asked] // of a task without any the whole was asked
+	}
 	if j.decided != "" {
 		criteria = v.noneMet(j.decided)
 	}

@@ -47,16 +47,57 @@ type Judgement struct {
 	Criteria []Criterion // one each, in the order of the brief's
 	Findings []Finding
 	Summary  string
+	// Partial says that not all of the change had room in the prompt.
+	Partial bool
 }
 
-// Judge asks for a judgement, criterion by criterion. It asks again for answers
-// that can't be used, up to three in all, and with half the material where the
-// context is too small, twice. Its errors are Answer's.
+// wholeTask is asked of a task that names no criterion: a judgement without any
+// would be a yes that nobody said.
+var wholeTask = protocol.Statement{Text: "The change does what the task's title and description ask for."}
+
+// maxAsked bounds the texts of the criteria of one question, in bytes: what is
+// cut off would be judged unseen.
+const maxAsked = 30_000
+
+// Judge asks for a judgement, criterion by criterion; of a task without any it
+// asks one of its own. Many criteria are several questions. It asks again for
+// answers that can't be used, up to three in all, and with half the material
+// where the context is too small, twice. Its errors are Answer's.
 func (s *Single) Judge(ctx context.Context, brief JudgeBrief, meter Meter) (Judgement, error) {
+	if len(brief.Criteria) == 0 {
+		brief.Criteria = []protocol.Statement{wholeTask}
+	}
+	var all Judgement
+	for left := brief.Criteria; len(left) > 0; left = left[len(brief.Criteria):] {
+		brief.Criteria = firstAsked(left)
+		judged, err := s.judgeSome(ctx, brief, meter)
+		if err != nil {
+			return Judgement{}, err
+		}
+		all.Criteria, all.Findings = append(all.Criteria, judged.Criteria...), append(all.Findings, judged.Findings...)
+		all.Summary = strings.TrimSpace(all.Summary + " " + judged.Summary)
+		all.Partial = all.Partial || judged.Partial
+	}
+	return all, nil
+}
+
+// firstAsked is as much of the list as one question holds, one in any case.
+func firstAsked(all []protocol.Statement) []protocol.Statement {
+	size := 0
+	for i, s := range all {
+		if size += len(s.Text); size > maxAsked && i > 0 {
+			return all[:i]
+		}
+	}
+	return all
+}
+
+func (s *Single) judgeSome(ctx context.Context, brief JudgeBrief, meter Meter) (Judgement, error) {
 	var judged Judgement
 	var err error
 	for room, tries := s.cfg.ContextCharacters/2, 0; tries < 3; room, tries = room/2, tries+1 {
 		judged, err = s.judgeWithin(ctx, brief, room, meter)
+		judged.Partial = len(shown(brief.Patch)) > room/2
 		if provider.KindOf(err) != provider.ContextOverflow {
 			break
 		}
@@ -145,8 +186,8 @@ func readJudgement(m provider.Message, criteria int) (Judgement, error) {
 		return Judgement{}, badSingle("the answer was cut off")
 	}
 	var answer judgeAnswer
-	if err := decodeLoose(m.Text, &answer); err != nil {
-		return Judgement{}, badSingle("it is no JSON object of the wanted form")
+	if err := decodeOnly(m.Text, &answer); err != nil {
+		return Judgement{}, badSingle("it is not one JSON object of the wanted form and nothing else")
 	}
 	if len(answer.Criteria) != criteria {
 		return Judgement{}, badSingle(fmt.Sprintf("criteria must have exactly %d entries", criteria))

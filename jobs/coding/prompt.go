@@ -2,6 +2,7 @@ package coding
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
@@ -31,13 +32,16 @@ func briefPrompt(b Brief, room int) string {
 	return p.String()
 }
 
+// maxStatements holds the longest statement that a task may have, in bytes.
+const maxStatements = 4*protocol.MaxStatement + 1000
+
 func statements(p *strings.Builder, name string, all []protocol.Statement) {
 	var text strings.Builder
 	for i, s := range all {
 		fmt.Fprintf(&text, "%d. %s\n", i+1, s.Text)
 	}
 	if text.Len() > 0 {
-		block(p, name, text.String(), 40_000)
+		block(p, name, text.String(), maxStatements)
 	}
 }
 
@@ -59,9 +63,15 @@ func feedback(p *strings.Builder, f Feedback) {
 	}
 }
 
+// marks are those of blocks, also longer ones: of five the last three would
+// stay if they were taken three by three.
+var marks = regexp.MustCompile(`<{3,}|>{3,}`)
+
 // unmarked takes the marks of blocks out of a foreign text.
 func unmarked(text string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(text, "<<<", "< < <"), ">>>", "> > >")
+	return marks.ReplaceAllStringFunc(text, func(mark string) string {
+		return strings.Repeat(mark[:1]+" ", len(mark)-1) + mark[:1]
+	})
 }
 
 func block(p *strings.Builder, name, text string, limit int) {

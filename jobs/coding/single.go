@@ -172,6 +172,24 @@ func decodeLoose(text string, v any) error {
 	return json.NewDecoder(strings.NewReader(escapeControls(text))).Decode(v)
 }
 
+// decodeOnly is decodeLoose for an answer with exactly one object: of several,
+// the first may be one that the model only quotes.
+func decodeOnly(text string, v any) error {
+	start := strings.IndexByte(text, '{')
+	if start < 0 {
+		return errors.New("no object")
+	}
+	text = escapeControls(text[start:])
+	in, object := json.NewDecoder(strings.NewReader(text)), json.RawMessage(nil)
+	if err := in.Decode(&object); err != nil {
+		return err
+	}
+	if strings.Contains(text[in.InputOffset():], "{") {
+		return errors.New("more than one object")
+	}
+	return protocol.Decode(object, v, len(object)) // refuses a name that stands twice
+}
+
 // escapeControls escapes control characters inside JSON strings.
 func escapeControls(text string) string {
 	var out strings.Builder
