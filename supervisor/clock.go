@@ -36,6 +36,9 @@ func (c *clock) measured(offset time.Duration) {
 	}
 }
 
+// knows tells whether an answer has shown the offset.
+func (c *clock) knows() bool { return c.offset.Load() != noOffset }
+
 // known is the offset, 0 while there is none.
 func (c *clock) known() time.Duration {
 	if n := c.offset.Load(); n != noOffset {

@@ -36,6 +36,10 @@ type dispatcher struct {
 	current *run
 	// resume holds what recovery found, the oldest first.
 	resume []resumable
+	// doubtful are those whose lease is over by a clock that may be wrong.
+	doubtful []resumable
+	// began is when this process did.
+	began time.Time
 	// waiting is a task that was left unanswered because this host is not ready;
 	// UNHEALTHY beats bring no task, so it would not come again. nil: none.
 	waiting *waitingTask
@@ -48,7 +52,15 @@ type dispatcher struct {
 }
 
 func newDispatcher(s *Supervisor, resume []resumable) *dispatcher {
-	return &dispatcher{s: s, resume: resume, stored: map[runKey]time.Time{}, said: map[string]bool{}}
+	d := &dispatcher{s: s, began: time.Now(), stored: map[runKey]time.Time{}, said: map[string]bool{}}
+	for _, one := range resume {
+		if one.lapsed() {
+			d.doubtful = append(d.doubtful, one)
+		} else {
+			d.resume = append(d.resume, one)
+		}
+	}
+	return d
 }
 
 // run dispatches until ctx ends or, while draining, until nothing is left to do.
@@ -70,6 +82,7 @@ func (d *dispatcher) run(ctx context.Context) {
 			d.s.running.Store(nil)
 		case <-tick.C:
 		}
+		d.settle(ctx)
 		d.resumeNext(ctx)
 		d.reconsider(ctx)
 		d.watchLease()
@@ -122,6 +135,10 @@ func (d *dispatcher) take(ctx context.Context, v delivery) {
 	if d.current != nil {
 		d.current.lease.absent(v.at)
 	}
+	d.s.leases.follow(d.s.clock)
+	if d.waiting != nil {
+		d.waiting.lease.follow(d.s.clock)
+	}
 	for kind, raw := range map[string]json.RawMessage{
 		journal.KindQualification: v.reply.QualificationTask, journal.KindJob: v.reply.JobTask,
 		journal.KindVerification: v.reply.VerificationTask,
@@ -161,7 +178,11 @@ func (d *dispatcher) assignment(ctx context.Context, v delivery, kind string, ra
 		d.once("over:"+key.Lease, "a task whose lease is over was delivered and is not started", "kind", kind, "assignment", key.ID)
 		return
 	}
-	d.decide(ctx, d.leaseOf(key, held.Token, end), v, task)
+	l := d.leaseOf(key, held.Token, end)
+	if l.theirs.IsZero() { // at first sight
+		l.theirs = held.Ends
+	}
+	d.decide(ctx, l, v, task)
 }
 
 // leaseOf is the lease of a new run, or of one that waits already.

@@ -34,6 +34,7 @@ type lease struct {
 	lose   context.CancelCauseFunc
 	token  atomic.Pointer[protocol.LeaseToken]
 	end    atomic.Pointer[time.Time]
+	theirs time.Time               // its end by the control plane's clock; zero: it moves with beats
 	missed atomic.Pointer[absence] // nil: the last beat that was taken carried the task
 	digest string                  // of the task's content at first sight
 	// hide and show tell the redaction which token no text may show.
@@ -94,6 +95,18 @@ func (l *lease) vanished() time.Duration {
 	return 0
 }
 
+// follow puts the end where the control plane's clock has it, when that is far from
+// where ours has it: ours was wrong while no process lived, or stood still while
+// this machine was suspended.
+func (l *lease) follow(c *clock) {
+	if l.theirs.IsZero() || !c.knows() {
+		return
+	}
+	if end := c.local(l.theirs); end.Sub(*l.end.Load()).Abs() > warnOffset {
+		l.end.Store(&end)
+	}
+}
+
 func (l *lease) newest() protocol.LeaseToken { return *l.token.Load() }
 
 // left is the time until the lease's end by our monotonic clock.
@@ -127,6 +140,15 @@ func (t *leases) remove(key runKey) {
 	if l := t.table[key]; l != nil {
 		l.lose(errEnded)
 		delete(t.table, key)
+	}
+}
+
+// follow corrects the ends of all.
+func (t *leases) follow(c *clock) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.table {
+		l.follow(c)
 	}
 }
 

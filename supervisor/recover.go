@@ -44,33 +44,89 @@ func (s *Supervisor) recover(ctx context.Context) ([]resumable, error) {
 }
 
 func (s *Supervisor) recoverOne(ctx context.Context, record journal.Record) (*resumable, error) {
+	l := s.leaseAgain(record)
+	s.leases.add(l)
+	one := resumable{l, record}
+	if one.lapsed() {
+		// Only by this host's clock, which may have been set anywhere meanwhile.
+		return &one, nil
+	}
+	return s.takeUp(ctx, one)
+}
+
+// leaseAgain is the lease of a record. Its end has a monotonic reading, so that a
+// later step of the clock moves nothing.
+func (s *Supervisor) leaseAgain(record journal.Record) *lease {
 	end := record.LeaseEnd
 	if record.Kind == journal.KindQualification {
 		// Its lease moves with beats: the next one tells.
 		end = time.Now().Add(qualificationLease)
 	}
-	// A monotonic reading, so that a later step of the clock moves nothing.
 	l := s.newLease(record.Key, record.LeaseToken, time.Now().Add(time.Until(end)))
 	l.digest = contentDigest(record.Task)
-	if l.left() <= 0 {
+	if record.Kind != journal.KindQualification {
+		if task, err := s.readAssigned(record.Kind, record.Task); err == nil {
+			l.theirs = task.lease.Ends
+		}
+	}
+	return l
+}
+
+// lapsed tells whether the lease is over; a qualification's may come back.
+func (r resumable) lapsed() bool {
+	return r.record.Kind != journal.KindQualification && r.lease.left() <= 0
+}
+
+// doubtPatience is how long a lease that is over by our clock is not believed to
+// be while the control plane has not told its time.
+const doubtPatience = 2 * time.Minute
+
+// settle ends what is over by the control plane's clock, and takes up what is not:
+// a host that starts with a clock ahead of the time must not throw finished work
+// away. If nobody tells the time ours counts, as it is by then.
+func (d *dispatcher) settle(ctx context.Context) {
+	if len(d.doubtful) == 0 || !d.s.clock.knows() && time.Since(d.began) < doubtPatience {
+		return
+	}
+	for _, one := range d.doubtful {
+		end := time.Now().Add(time.Until(one.record.LeaseEnd))
+		one.lease.end.Store(&end)
+		one.lease.follow(d.s.clock)
+		again, err := d.s.takeUp(ctx, one)
+		if err != nil {
+			d.s.log.Error("an unfinished run can't be taken up: the next start tries again", "error", err)
+		}
+		if again != nil {
+			d.resume = append(d.resume, *again)
+		}
+	}
+	d.doubtful = nil
+}
+
+// takeUp ends a recovered run whose lease is over, has a sealed result sent, and
+// returns what is to be sealed or run.
+func (s *Supervisor) takeUp(ctx context.Context, one resumable) (*resumable, error) {
+	l, record := one.lease, one.record
+	if one.lapsed() {
 		s.log.Warn("its lease ran out meanwhile", "assignment", record.ID)
+		s.leases.remove(record.Key)
 		return nil, s.lapse(ctx, record)
 	}
 	if unsealed := record.Draft != nil || record.Seal == nil; unsealed && !s.does(record.Kind) {
 		// A verifier has nothing that could push, whatever it was before.
 		s.log.Warn("an unfinished run of the other role is left as it is", "kind", record.Kind, "assignment", record.ID, "role", s.config.Role)
+		s.leases.remove(record.Key)
 		return nil, nil
 	}
-	s.leases.add(l)
 	if record.Seal == nil {
-		return &resumable{l, record}, nil
+		return &one, nil
 	}
 	past, err := s.parts.Journal.Answers(ctx, record.Key)
 	if err != nil {
 		return nil, fmt.Errorf("reading answers: %w: %w", err, ErrState)
 	}
 	if record.Draft != nil && !holdsUnknown(past) {
-		return &resumable{l, record}, nil
+		return &one, nil
 	}
 	// Also a revision that was drafted, and could not be signed before a send of
 	// what it replaces was not answered: nothing may follow that.
