@@ -64,7 +64,7 @@ func (j *job) changeOnce(ctx context.Context, b based, r round) (tested, error) 
 // the job.
 func (j *job) judgeTests(b based, made tested, last round) (*round, error) {
 	after := made.after
-	if after.passed() && !(after.empty && detected(b.plan)) {
+	if after.sound() && !(after.empty && detected(b.plan)) {
 		return nil, nil
 	}
 	if err := j.noMoreRounds(b, made, last); err != nil {
@@ -101,6 +101,9 @@ func whyTests(t testRun) string {
 	}
 	if t.empty {
 		return "The test command ran no tests."
+	}
+	if t.passed() {
+		return "The tests ended before their runner told a result: what they run must not end the process."
 	}
 	return fmt.Sprintf("The tests failed with exit status %d.", t.code)
 }

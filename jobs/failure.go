@@ -201,6 +201,9 @@ func testsFailure(after testRun, detected bool) error {
 	case after.empty && detected:
 		return fail(protocol.CodeNoTestsRun, "running the tests", errors.New("the detected command ran no tests"))
 	}
+	if after.passed() {
+		return fail(protocol.CodeTestsFailedAfterRepair, "running the tests", errors.New("they ended before their runner told a result"))
+	}
 	return fail(protocol.CodeTestsFailedAfterRepair, "running the tests", fmt.Errorf("exit status %d", after.code))
 }
 

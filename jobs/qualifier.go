@@ -198,6 +198,10 @@ func (x *qualification) test(ctx context.Context, content string) (Qualification
 		exit.Code = cmp.Or(exit.Code, -1)
 		fmt.Fprintf(kept, "\n[ended by the limit %s]\n", exit.Ended)
 	}
+	if exit.Code == 0 && endedEarly(x.args, kept.String()) {
+		exit.Code = -1
+		fmt.Fprintf(kept, "\n[ended before its runner told a result]\n")
+	}
 	return QualificationOutcome{
 		Files:      []protocol.File{{Path: x.run.Qualification.Target, Content: content}},
 		ReturnCode: exit.Code,

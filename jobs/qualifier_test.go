@@ -76,3 +76,22 @@ func TestQualificationGivesUpWithASentence(t *testing.T) {
 		t.Error("the second request does not say why the first answer failed")
 	}
 }
+
+// TestI06QualificationThatEndsItsTest (I06): an answer that ends the runner with
+// 0 is a wrong one.
+func TestI06QualificationThatEndsItsTest(t *testing.T) {
+	task := qualification()
+	task.Target = "ready.py"
+	task.Starter = []protocol.File{
+		{Path: "ready.py", Content: "def ready():\n    return False\n"},
+		{Path: "tests/test_ready.py", Content: "import unittest, ready\n\n\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertTrue(ready.ready())\n"},
+	}
+	w := newWorld(t, project(), providertest.Qualify("ready.py", "import os\nos._exit(0)\n", providertest.Steps()))
+	outcome := jobs.NewQualifier(w.config).Execute(t.Context(), jobs.QualificationRun{
+		Qualification: task, Started: time.Now(), Deadline: time.Now().Add(10 * time.Minute),
+		Dir: t.TempDir(), Progress: w.ports, Ledger: w.ports,
+	})
+	if outcome.Failure != protocol.CodeTestsFailedAfterRepair || outcome.Files != nil {
+		t.Errorf("%+v", outcome)
+	}
+}

@@ -255,6 +255,23 @@ func TestNoTestsRun(t *testing.T) {
 	w.fail(protocol.CodeNoTestsRun)
 }
 
+// TestI06EndedRunnerIsNoPass (I06): a model's change that ends the runner with 0
+// is not delivered; told of it, the model may mend it.
+func TestI06EndedRunnerIsNoPass(t *testing.T) {
+	cheat := steps(shell("printf 'import os\\nos._exit(0)\\n' > calc.py"))
+	for _, command := range []string{"python -m unittest discover -s tests", pytest} {
+		w := newWorld(t, project(), cheat)
+		w.run.Job.Policy.RequiredCommands, w.run.Job.Repairs = []string{command}, 0
+		if w.fail(protocol.CodeTestsFailedAfterRepair); w.pushed() {
+			t.Error("something was pushed")
+		}
+	}
+	right := steps(shell("printf 'def add(a, b):\\n    return a + b\\n' > calc.py"))
+	if e := newWorld(t, project(), providertest.Repair(cheat, right, "told a result")).succeed(); e[protocol.KeyRepairAttempts] != 1 {
+		t.Errorf("repairs %v", e[protocol.KeyRepairAttempts])
+	}
+}
+
 // TestTestsSeeNoSecretAndNoNetwork (invariant 1): what the tests print of their
 // surroundings holds no canary, and they reach nothing.
 func TestTestsSeeNoSecretAndNoNetwork(t *testing.T) {
