@@ -75,11 +75,11 @@ func TestModelJudgesInTheDaemonsOwnWords(t *testing.T) {
 	}
 }
 
-// A job may have no criteria, and a task that talks of judging is still a task.
+// A job may have no criteria: it is judged as a whole. And a task that talks of judging is still a task.
 func TestOnlyVerifiersAreAnsweredAsVerifiers(t *testing.T) {
 	s := newScripts()
 	s.add("Judge the 2 acceptance criteria now.", []providertest.Step{{Shell: "work"}}, nil)
-	if got := judgedBy(t, s, coding.JudgeBrief{Title: "unknown"}); len(got.Criteria) != 0 {
+	if got := judgedBy(t, s, coding.JudgeBrief{Title: "unknown"}); len(got.Criteria) != 1 {
 		t.Errorf("without criteria: %+v", got)
 	}
 	tools := []providertest.Tool{{Name: "bash", Parameters: map[string]bool{"command": true}}}
