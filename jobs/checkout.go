@@ -208,6 +208,9 @@ func (v *verification) keepBase(
 			continue
 		}
 		entry, existed := base.manifest.Lookup(p.Path)
+		if entry.Mode.IsLink() {
+			entry = behind(base.manifest, entry)
+		}
 		switch {
 		case !existed:
 			deletes = append(deletes, p.Path)
@@ -216,7 +219,7 @@ func (v *verification) keepBase(
 			v.note(protocol.SeverityMedium, "A changed test file could not be put back", fmt.Sprintf("%q is too large, or no file.", p.Path))
 			continue
 		}
-		text, ok := readInside(base.ctx, base.place, p.Path, maxTestFile)
+		text, ok := readInside(base.ctx, base.place, entry.Path, maxTestFile)
 		if !ok {
 			return "", fail(protocol.CodeSandboxCrashed, "reading a test file", fmt.Errorf("%q of the base", p.Path))
 		}
@@ -227,6 +230,17 @@ func (v *verification) keepBase(
 		return "", nil
 	}
 	return v.spoolTree(name, files, append(deletes, inTheWay(c, files, wanted)...))
+}
+
+// behind is the file that a link of the base leads to, to be put back in the
+// link's place, or the link itself where there is none.
+func behind(base gitops.Manifest, link gitops.Entry) gitops.Entry {
+	for _, e := range base.Entries {
+		if e.Mode.IsFile() && leadsTo(link, e.Path) {
+			return e
+		}
+	}
+	return link
 }
 
 // smallestFirst orders a change so that large data can't use up the room that

@@ -77,9 +77,12 @@ func TestI06TestsOfOtherNames(t *testing.T) {
 			wantOf(t, protocol.VerdictRejected, c.command, base, edited(base, "calc.py", wrongSum, c.file, weak))
 		})
 	}
+	base := texts("tests/test_calc.py", "-", "sums/calc_checks.py", twoTests)
+	base["tests/test_calc.py"] = githosttest.File{Link: "../sums/calc_checks.py"}
+	t.Run("in a link's place", func(t *testing.T) {
+		wantOf(t, protocol.VerdictRejected, pytest, base, edited(base, "calc.py", wrongSum, "tests/test_calc.py", weak))
+	})
 	t.Run("behind a link", func(t *testing.T) {
-		base := texts("tests/test_calc.py", "-", "sums/calc_checks.py", twoTests)
-		base["tests/test_calc.py"] = githosttest.File{Link: "../sums/calc_checks.py"}
 		wantOf(t, protocol.VerdictRejected, pytest, base, edited(base, "calc.py", wrongSum, "sums/calc_checks.py", weak))
 	})
 }

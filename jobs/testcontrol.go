@@ -32,8 +32,13 @@ var runners = []string{"unittest", "pytest", "_pytest"}
 // them, too, decides only where there is no other (see review.go).
 var testSettings = []string{
 	"pyproject.toml", "package.json", "Makefile", "noxfile.py", "Rakefile", "composer.json", "Cargo.toml",
-	"build.gradle", "build.gradle.kts", "pom.xml", "foundry.toml", "manage.py",
+	"build.gradle", "build.gradle.kts", "pom.xml", "foundry.toml", "manage.py", "settings.gradle", "settings.gradle.kts",
+	"gradle.properties", "go.work", "go.env", ".npmrc", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs", "Gemfile",
 }
+
+// testSettingPath matches the like of those that only their directory tells, and
+// runners that a repository holds among its dependencies.
+var testSettingPath = regexp.MustCompile(`(^|/)(\.cargo/config(\.toml)?|\.mvn/.+|hardhat\.config\.[a-z]+|node_modules/.+|vendor/(bin|phpunit)/.+)$`)
 
 // testDirs hold nothing but tests and what they need or compare with, by custom.
 var testDirs = []string{"test", "tests", "spec", "specs", "__tests__", "__snapshots__", "testdata"}
@@ -60,4 +65,6 @@ func isTestControl(p string) bool {
 	return slices.Contains(testControls, path.Base(p)) || testControlName.MatchString(path.Base(p)) || testPlugin.MatchString(p)
 }
 
-func isTestSetting(p string) bool { return slices.Contains(testSettings, path.Base(p)) }
+func isTestSetting(p string) bool {
+	return slices.Contains(testSettings, path.Base(p)) || testSettingPath.MatchString(p)
+}

@@ -109,12 +109,16 @@ func namedFiles(args []string) (names []string) {
 	return names
 }
 
-// linked tells whether a link among the base's tests leads to the file. A link's
-// text is not read: the one that would lead there has the same hash.
+// linked tells whether a link among the base's tests leads to the file.
 func linked(base gitops.Manifest, file string) bool {
 	return slices.ContainsFunc(base.Entries, func(e gitops.Entry) bool {
-		return e.Mode.IsLink() && isTestPath(e.Path) && e.SHA256 == sha256.Sum256([]byte(way(path.Dir(e.Path), file)))
+		return e.Mode.IsLink() && isTestPath(e.Path) && leadsTo(e, file)
 	})
+}
+
+// leadsTo needs no link's text: the one that would lead there has the same hash.
+func leadsTo(link gitops.Entry, file string) bool {
+	return link.SHA256 == sha256.Sum256([]byte(way(path.Dir(link.Path), file)))
 }
 
 // way is the relative path from a directory to a file, both of the tree.

@@ -105,6 +105,18 @@ func TestPathsOfTests(t *testing.T) {
 	}
 }
 
+func TestPathsOfSettings(t *testing.T) {
+	for path, want := range map[string]bool{
+		"pyproject.toml": true, "web/package.json": true, ".npmrc": true, "go.work": true, ".cargo/config.toml": true, "a/.cargo/config": true,
+		".mvn/jvm.config": true, ".mvn/extensions.xml": true, "hardhat.config.ts": true, "node_modules/.bin/jest": true, "vendor/bin/phpunit": true,
+		"config.toml": false, "vendor/a/b.go": false, "src/mvn/x.java": false, "go.mod": false,
+	} {
+		if got := isTestSetting(path); got != want {
+			t.Errorf("%s: %v", path, got)
+		}
+	}
+}
+
 // Attack case I14: what a verification holds of the repository host can't push,
 // and its steps name none of the worker's that do.
 func TestI14VerificationNamesNoPush(t *testing.T) {
