@@ -141,6 +141,12 @@ func (j *Journal) List(ctx context.Context, limit int) ([]Record, error) {
 	return j.query(ctx, false, "true ORDER BY run DESC LIMIT ?", max(limit, 0))
 }
 
+// OfID returns the runs of one assignment or qualification, newest first, without
+// the texts of their evidence.
+func (j *Journal) OfID(ctx context.Context, id string) ([]Record, error) {
+	return j.query(ctx, false, "id = ? ORDER BY run DESC", id)
+}
+
 func (j *Journal) query(ctx context.Context, bodies bool, condition string, args ...any) (records []Record, err error) {
 	err = j.view(ctx, func(from querier) error {
 		found, err := selectRuns(ctx, from, condition, args...)

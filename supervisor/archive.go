@@ -150,15 +150,13 @@ func (a Archive) DeleteJob(ctx context.Context, id string) error {
 
 // keys are the runs of an assignment or qualification, newest first.
 func (a Archive) keys(ctx context.Context, id string) ([]journal.Key, error) {
-	records, err := a.Journal.List(ctx, maxListed)
+	records, err := a.Journal.OfID(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	var keys []journal.Key
 	for _, r := range records {
-		if r.ID == id {
-			keys = append(keys, r.Key)
-		}
+		keys = append(keys, r.Key)
 	}
 	if len(keys) == 0 {
 		return nil, ErrNoJob

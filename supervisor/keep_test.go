@@ -145,6 +145,28 @@ func TestTrim(t *testing.T) {
 	}
 }
 
+// A run is found, and can be deleted, however many came after it.
+func TestOldRunsAreFound(t *testing.T) {
+	shelf := newCupboard(t)
+	first := shelf.put("first", "1", journal.Delivered)
+	for i := range 501 {
+		id := fmt.Sprintf("%08x-0000-4000-8000-000000000000", i)
+		key := journal.Key{Kind: journal.KindJob, ID: id, Lease: id}
+		if _, _, err := shelf.Journal.Accept(t.Context(), key, []byte(`{}`), "token", time.Now(), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found, err := shelf.Job(t.Context(), first.ID); err != nil || len(found) != 1 {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	if err := shelf.DeleteJob(t.Context(), first.ID); err != nil {
+		t.Error(err)
+	}
+	if left := shelf.left(); len(left) != 0 {
+		t.Errorf("left %q", left)
+	}
+}
+
 // TestTrimKeepsSignatures: the signer's log must still fit, and a run that comes
 // again must be known as over.
 func TestTrimKeepsSignatures(t *testing.T) {
