@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"net"
 	"net/http"
 	"net/netip"
 	"time"
@@ -26,3 +27,6 @@ func WrongTokens(n int) int {
 	}
 	return len(limits.table)
 }
+
+// LimitCallers is the public listener's limit.
+func LimitCallers(l net.Listener, proxied bool) net.Listener { return limitCallers(l, proxied) }

@@ -33,12 +33,7 @@ func newAddressLimits() *addressLimits {
 
 // allow counts one wrong token and tells whether it is within the limit.
 func (l *addressLimits) allow(from netip.Addr, now time.Time) bool {
-	// One host has a whole /64 of IPv6 addresses.
-	if from.Is6() {
-		if prefix, err := from.WithZone("").Prefix(64); err == nil {
-			from = prefix.Addr()
-		}
-	}
+	from = callerOf(from)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	entry := l.table[from]

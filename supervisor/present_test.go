@@ -134,3 +134,32 @@ func TestBeatsTellSoonWhatChanged(t *testing.T) {
 		tells("ready again", func() { why.set("") }, "ok")
 	})
 }
+
+// Attack case D06: what a check or a run says is told to the control plane without
+// the secrets that it may quote.
+func TestD06BeatsShowNoSecrets(t *testing.T) {
+	inLab(t, controlplanetest.Options{Qualified: true}, func(l *lab) {
+		const secret = "sk-canary-0123456789abcdef"
+		why := newSentence("")
+		l.checks = []supervisor.Check{{Reason: "provider", Say: why.say}}
+		l.worker = func(ctx context.Context, run jobs.Run) jobs.Outcome {
+			run.Progress.Phase(protocol.PhaseValidation, "asked with "+secret)
+			<-ctx.Done()
+			return jobs.Outcome{Abandoned: string(protocol.CodeCancelled)}
+		}
+		l.restart()
+		if err := l.secrets.Add(secret); err != nil {
+			t.Fatal(err)
+		}
+		l.pair()
+		l.plane.AddJob(job())
+		l.pass(10 * time.Second)
+		why.set("The address https://" + secret + "@models.example is none.")
+		l.pass(10 * time.Second)
+		beat := l.plane.View().Agents[0].LastBeat
+		message, progress := fmt.Sprint(beat["message"]), fmt.Sprint(beat["job_message"])
+		if strings.Contains(message+progress, secret) || !strings.Contains(message, "The address") || !strings.Contains(progress, "asked with") {
+			t.Errorf("message %q, progress %q", message, progress)
+		}
+	})
+}

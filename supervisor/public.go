@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -234,10 +233,8 @@ func (p *Public) admit(w http.ResponseWriter, r *http.Request, token protocol.Pa
 // address is the caller's. In front of us there may be the owner's proxy: then
 // the last X-Forwarded-For entry, written by the proxy itself, names the caller.
 func (p *Public) address(r *http.Request) netip.Addr {
-	host, _, _ := net.SplitHostPort(r.RemoteAddr)
-	peer, _ := netip.ParseAddr(host)
-	peer = peer.Unmap()
-	if !p.behindProxy || !peer.IsLoopback() && !peer.IsPrivate() {
+	peer := peerOf(r.RemoteAddr)
+	if !p.behindProxy || !isNear(peer) {
 		return peer
 	}
 	values := r.Header.Values("X-Forwarded-For")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/veyra-labs/veyra-sandboxd/controlplane/controlplanetest"
 	"github.com/veyra-labs/veyra-sandboxd/protocol"
+	"github.com/veyra-labs/veyra-sandboxd/supervisor"
 )
 
 // Attack case H09: strangers who hold connections open miss no beat, and get no
@@ -44,6 +45,62 @@ func TestH09IdleStrangersMissNoBeat(t *testing.T) {
 	}
 	before := h.plane.View().Counts.Beats
 	h.wait("beats go on", func(v controlplanetest.View) bool { return v.Counts.Beats > before+5 })
+}
+
+// Attack case H09: one stranger who holds every connection that it gets keeps
+// nobody else out.
+func TestH09OneCallerLeavesRoomForOthers(t *testing.T) {
+	h := newHouse(t, controlplanetest.Options{})
+	h.boot()
+	for range 300 {
+		conn, err := net.Dial("tcp", h.public)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	other := http.Client{Timeout: patience, Transport: &http.Transport{
+		DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext,
+	}}
+	defer other.CloseIdleConnections()
+	res, err := other.Get("http://" + h.public + protocol.PathHealth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		t.Errorf("another caller got %s", res.Status)
+	}
+}
+
+// What a caller has closed it may open again, and a proxy brings many callers.
+func TestH09ConnectionsAreGivenBack(t *testing.T) {
+	for name, c := range map[string]struct {
+		proxied bool
+		at      int // once
+	}{"a caller": {false, 16}, "a proxy": {true, 200}} {
+		l := supervisor.LimitCallers(listen(t, "tcp", "127.0.0.1:0"), c.proxied)
+		for range 3 {
+			var open []net.Conn
+			for range c.at {
+				near, err := net.Dial("tcp", l.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				far, err := l.Accept()
+				if err != nil {
+					t.Fatal(err)
+				}
+				open = append(open, near, far, far) // closing twice frees once
+			}
+			for _, conn := range open {
+				_ = conn.Close()
+			}
+		}
+		if t.Failed() {
+			t.Log(name)
+		}
+	}
 }
 
 // Attack case H09: wrong lengths and chunks end in an error, not in a hang.

@@ -196,13 +196,16 @@ func (s *Supervisor) dial(b *binding) beater {
 // compose makes the body of a beat from snapshots; it waits for nothing.
 func (s *Supervisor) compose(now time.Time) protocol.HeartbeatRequest {
 	ready := s.readiness(now)
+	job, review := s.board.read(), s.board.readReview()
+	job.JobMessage = s.parts.Secrets.String(job.JobMessage)
+	review.VerificationMessage = s.parts.Secrets.String(review.VerificationMessage)
 	beat := protocol.HeartbeatRequest{
 		Health: protocol.Healthy, ProviderReady: ready.Provider == "",
 		Provider:       cut(orUnset(s.config.Provider), protocol.MaxProvider),
 		Model:          cut(orUnset(s.config.Model), protocol.MaxModel),
 		RuntimeVersion: cut(s.config.Version, protocol.MaxRuntimeVersion),
-		Message:        oneLine(ready.Sentence, protocol.MaxProgressMessage),
-		JobProgress:    s.board.read(), VerificationProgress: s.board.readReview(),
+		Message:        oneLine(s.parts.Secrets.String(ready.Sentence), protocol.MaxProgressMessage),
+		JobProgress:    job, VerificationProgress: review,
 	}
 	if b := s.parts.Pairing.current.Load(); b != nil {
 		beat.AgentID = b.AgentID
@@ -286,11 +289,14 @@ func (s *Supervisor) servers() []func(context.Context) error {
 	if l := s.parts.Public; l != nil {
 		intro := Introduction{
 			Role: s.config.Role, Version: s.config.Version, Provider: s.config.Provider, Model: s.config.Model,
-			Provide: func() (bool, string) { p := s.watch.now(time.Now()).Provider; return p == "", p },
+			Provide: func() (bool, string) {
+				why := s.parts.Secrets.String(s.watch.now(time.Now()).Provider)
+				return why == "", why
+			},
 		}
 		public := NewPublic(s.parts.Pairing, s.parts.Signer, intro, s.config.BehindProxy, s.log)
 		all = append(all, func(ctx context.Context) error {
-			return serveUntil(ctx, PublicServer(public, s.log), limitConnections(l, maxPublicConnections))
+			return serveUntil(ctx, PublicServer(public, s.log), limitCallers(l, s.config.BehindProxy))
 		})
 	}
 	if l := s.parts.Admin; l != nil {
