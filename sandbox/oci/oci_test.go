@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -177,17 +178,10 @@ func leftBelow(t testing.TB, pid int, instance, stage string) []string {
 	for _, child := range children(t, pid) {
 		found = append(found, "process "+strconv.Itoa(child))
 	}
-	groups, err := filepath.Glob("/sys/fs/cgroup/*/veyra-" + instance + "/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	nested, err := filepath.Glob("/sys/fs/cgroup/*/*/*/veyra-" + instance + "/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, g := range append(groups, nested...) {
-		if info, err := os.Stat(g); err == nil && info.IsDir() {
-			found = append(found, "cgroup "+g)
+	for _, group := range groupsOf(instance) {
+		boxes, _ := filepath.Glob(group + "/*/cgroup.procs") // the pattern is well formed
+		for _, procs := range boxes {
+			found = append(found, "cgroup "+filepath.Dir(procs))
 		}
 	}
 	mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mounts", pid))
@@ -205,6 +199,20 @@ func leftBelow(t testing.TB, pid int, instance, stage string) []string {
 	for _, r := range held[min(1, len(held)):] {
 		found = append(found, "range "+r)
 	}
+	return found
+}
+
+// groupsOf finds the directories of an instance's cgroups wherever they lie: at the
+// top of the one tree of version 2, or anywhere below a unit.
+func groupsOf(instance string) []string {
+	var found []string
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && entry.Name() == "veyra-"+instance {
+			found = append(found, path)
+			return fs.SkipDir
+		}
+		return nil // what vanishes meanwhile is nobody's any more
+	})
 	return found
 }
 

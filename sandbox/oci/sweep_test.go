@@ -128,12 +128,9 @@ func strayIn(t testing.TB, instance string) int {
 		_ = cmd.Wait()
 	})
 	moved := 0
-	for _, pattern := range []string{"/sys/fs/cgroup/*/veyra-", "/sys/fs/cgroup/*/*/*/veyra-"} {
-		groups, err := filepath.Glob(pattern + instance + "/*/cgroup.procs")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, path := range groups {
+	for _, group := range groupsOf(instance) {
+		lists, _ := filepath.Glob(group + "/*/cgroup.procs") // the pattern is well formed
+		for _, path := range lists {
 			if err := os.WriteFile(path, []byte(strconv.Itoa(cmd.Process.Pid)), 0); err == nil {
 				moved++
 			}
