@@ -38,14 +38,16 @@ func TestI06ForgedTestRuns(t *testing.T) {
 		command string
 		change  []string
 	}{
-		"words of unittest":            {discover, []string{"calc.py", told}},
-		"words of pytest":              {pytest, []string{"calc.py", "import _pytest.terminal\n" + told}},
-		"status at exit of pytest":     {pytest, []string{"calc.py", "import atexit, os\natexit.register(os._exit, 0)\n" + wrongSum}},
-		"status at exit of unittest":   {discover, []string{"calc.py", "import atexit, os\natexit.register(os._exit, 0)\n" + wrongSum}},
-		"asserts made harmless":        {discover, []string{"calc.py", "import unittest\nunittest.TestCase.assertEqual = lambda *a: None\n" + wrongSum}},
-		"skipped in pytest":            {pytest, []string{"calc.py", "import unittest\n\n\ndef add(a, b):\n    raise unittest.SkipTest('later')\n"}},
-		"skipped in unittest":          {discover, []string{"calc.py", "import unittest\n\n\ndef add(a, b):\n    raise unittest.SkipTest('later')\n"}},
-		"expected to fail":             {pytest, []string{"calc.py", "import pytest\n\n\ndef add(a, b):\n    pytest.xfail('later')\n"}},
+		"words of unittest":          {discover, []string{"calc.py", told}},
+		"words of pytest":            {pytest, []string{"calc.py", "import _pytest.terminal\n" + told}},
+		"status at exit of pytest":   {pytest, []string{"calc.py", "import atexit, os\natexit.register(os._exit, 0)\n" + wrongSum}},
+		"status at exit of unittest": {discover, []string{"calc.py", "import atexit, os\natexit.register(os._exit, 0)\n" + wrongSum}},
+		"asserts made harmless":      {discover, []string{"calc.py", "import unittest\nunittest.TestCase.assertEqual = lambda *a: None\n" + wrongSum}},
+		"skipped in pytest":          {pytest, []string{"calc.py", "import unittest\n\n\ndef add(a, b):\n    raise unittest.SkipTest('later')\n"}},
+		"skipped in unittest":        {discover, []string{"calc.py", "import unittest\n\n\ndef add(a, b):\n    raise unittest.SkipTest('later')\n"}},
+		"expected to fail":           {pytest, []string{"calc.py", "import pytest\n\n\ndef add(a, b):\n    pytest.xfail('later')\n"}},
+		"failures forgotten one by one": {pytest, []string{"calc.py", "import gc\nfrom _pytest.main import Session\n\n\ndef add(a, b):\n    for s in gc.get_objects():\n" +
+			"        if isinstance(s, Session):\n            s.__class__ = type('S', (Session,), {'testsfailed': property(lambda s: 0, lambda s, n: None)})\n    return a * b\n"}},
 		"a module in the runner's way": {discover, []string{"calc.py", wrongSum, "argparse.py", told}},
 		"a package in pytest's way":    {pytest, []string{"calc.py", wrongSum, "pluggy.py", told}},
 		"a plugin from the workspace": {pytest, []string{"calc.py", wrongSum, "x.egg-info/PKG-INFO", info, "x.egg-info/entry_points.txt", "[pytest11]\nx = plug\n",
@@ -56,6 +58,14 @@ func TestI06ForgedTestRuns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { wantOf(t, protocol.VerdictRejected, c.command, base, edited(base, c.change...)) })
 	}
+}
+
+// Attack case I06: failures that are forgotten before the planted one comes.
+func TestI06ForgottenFailures(t *testing.T) {
+	base := texts("tests/test_calc.py", twoTests+"\n    def test_zero(self):\n        self.assertEqual(add(0, 0), 0)\n")
+	forgets := "import gc\nfrom _pytest.main import Session\n\n\ndef add(a, b):\n    for s in gc.get_objects():\n" +
+		"        if isinstance(s, Session):\n            s.testsfailed = 0\n    return a * b\n"
+	wantOf(t, protocol.VerdictRejected, pytest, base, edited(base, "calc.py", forgets))
 }
 
 // Attack case I06: a file is one of tests by the command's or the base's word,

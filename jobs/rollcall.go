@@ -125,6 +125,15 @@ func (r rollCall) find(name string) answer {
 	return found
 }
 
+func (r rollCall) hasFailed(which func(name string) bool) bool {
+	for name, a := range r.answers {
+		if a == answerFailed && which(name) {
+			return true
+		}
+	}
+	return false
+}
+
 func withoutParameters(name string) string {
 	bare, _, _ := strings.Cut(name, "[")
 	return bare
