@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/docker/docker/api/types/container"
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/images"
@@ -28,9 +29,12 @@ type box struct {
 	limits policies.Limits
 	graft  graft
 
+	ulimits []*container.Ulimit // as asked for
+
 	mu        sync.Mutex // guards the life below; held for whole operations
 	view      linux.View
-	container string // the engine's id; empty: none was asked for
+	container string // the engine's id; empty: none is known
+	unsure    string // name of a container that may exist all the same
 	pump      *pump
 	pipes     sandbox.Pipes
 	first     *process // PID 1; nil until it was found
@@ -52,7 +56,12 @@ func newBox(j *job, limits policies.Limits) *box {
 func (b *box) start(ctx context.Context, lowers []string, digest images.Digest, spec sandbox.Spec) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	image, err := b.job.driver.image(ctx, digest)
+	c, err := b.job.driver.take(digest)
+	if err != nil {
+		return err
+	}
+	defer c.release()
+	image, err := b.job.driver.image(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -63,6 +72,7 @@ func (b *box) start(ctx context.Context, lowers []string, digest images.Digest, 
 	if err != nil {
 		return err
 	}
+	b.ulimits = p.ulimits
 	if err := b.lend(ctx); err != nil {
 		return err
 	}
@@ -117,7 +127,7 @@ func (b *box) takeBack() error {
 // attaches later has lost the first words.
 func (b *box) launch(ctx context.Context, p plan) (err error) {
 	e := b.job.driver.engine
-	if b.container, err = b.make(ctx, p); err != nil {
+	if err := b.make(ctx, p); err != nil {
 		return err
 	}
 	s, err := e.attach(ctx, b.container)
@@ -134,26 +144,42 @@ func (b *box) launch(ctx context.Context, p plan) (err error) {
 	return b.find(ctx)
 }
 
-// make creates the container. A name that is taken belongs to a container whose
-// answer was lost, or which an engine kept that was gone: it is removed, if it
-// is ours, and made anew.
-func (b *box) make(ctx context.Context, p plan) (string, error) {
+// make creates the container. Afterwards b knows what there is of it, or may be.
+func (b *box) make(ctx context.Context, p plan) error {
 	e := b.job.driver.engine
 	id, err := e.create(ctx, p)
 	if isConflict(err) {
-		old, lookErr := e.inspect(ctx, p.name)
-		if lookErr != nil || old.instance != p.instance {
-			return "", errors.Join(err, lookErr)
-		}
-		if err := e.remove(ctx, old.id); err != nil {
-			return "", err
+		if err := b.clear(ctx, p.name); err != nil {
+			return err
 		}
 		id, err = e.create(ctx, p)
 	}
-	if err != nil && id == "" {
-		id = p.name // it may exist: the answer was lost
+	b.container = id
+	if id == "" && !isRefused(err) {
+		b.unsure = p.name // the answer was lost
 	}
-	return id, err
+	return err
+}
+
+// clear removes what has taken a name: a container that the engine kept, or got
+// back, of an earlier life of this runner. Somebody else's stays.
+func (b *box) clear(ctx context.Context, name string) error {
+	d := b.job.driver
+	old, err := d.engine.inspect(ctx, name)
+	if isMissing(err) {
+		return nil // it has gone meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	if !d.ours(old.held) && !d.past(old.held) {
+		return fmt.Errorf("the engine has a container named %s that isn't this instance's to remove; remove or rename it", name)
+	}
+	if err := d.engine.remove(ctx, old.id); err != nil {
+		d.owe()
+		return err
+	}
+	return nil
 }
 
 // find takes hold of PID 1: by descriptor, since numbers are given again, and by
@@ -163,7 +189,6 @@ func (b *box) find(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.container = saw.id
 	if !saw.running || saw.pid <= 0 {
 		return fmt.Errorf("PID 1 ended at once; stderr %q", b.pump.noise.Text())
 	}
@@ -316,19 +341,45 @@ func (b *box) Close(ctx context.Context) error {
 
 // removeContainer tells the engine once. The pump goes on until then.
 func (b *box) removeContainer(ctx context.Context) {
-	if b.container == "" {
-		return
-	}
-	_, err := b.job.driver.engine.ping(ctx) // or one that hangs would hold us up for all of remove's time
-	if err == nil {
-		err = b.job.driver.engine.remove(ctx, b.container)
-	}
-	if err != nil {
+	if err := b.forget(ctx); err != nil {
 		b.job.driver.config.Log.Warn("the engine did not remove a container; the next sweep will", "sandbox", b.id, "err", err)
 		b.job.driver.owe()
 	}
-	b.container = ""
+	b.container, b.unsure = "", ""
 	if b.pump != nil {
 		b.pump.close()
 	}
+}
+
+// forget has the engine remove the container, and what may be one.
+func (b *box) forget(ctx context.Context) error {
+	if b.container == "" && b.unsure == "" {
+		return nil
+	}
+	e := b.job.driver.engine
+	if _, err := e.ping(ctx); err != nil { // or one that hangs would hold us up for all of remove's time
+		return err
+	}
+	if b.container == "" {
+		return b.lookFor(ctx, b.unsure)
+	}
+	return e.remove(ctx, b.container)
+}
+
+// lookFor removes the container that was asked for under a name. One that isn't
+// there may still be on its way.
+func (b *box) lookFor(ctx context.Context, name string) error {
+	d := b.job.driver
+	found, err := d.engine.inspect(ctx, name)
+	if isMissing(err) {
+		d.owe()
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !d.ours(found.held) {
+		return nil // never ours
+	}
+	return d.engine.remove(ctx, found.id)
 }

@@ -53,6 +53,7 @@ type Driver struct {
 	engine *engine
 	pool   *linux.Pool
 	traces linux.Traces
+	origin origin
 
 	rateless sync.Once // that disks have no limit of their rate is told once
 
@@ -61,7 +62,6 @@ type Driver struct {
 	jobs linux.Members[sandbox.JobID, *job] // those that are not closed to the end
 
 	mu    sync.Mutex // guards what follows
-	about facts      // of the engine, as last asked
 	next  int        // number of the last name
 	debts bool       // the engine may hold containers that it could not remove
 }
@@ -73,6 +73,9 @@ func New(ctx context.Context, config Config) (*Driver, error) {
 	d := &Driver{config: config, importing: make(chan struct{}, 1)}
 	var err error
 	if d.engine, err = newEngine(config.Socket); err != nil {
+		return nil, err
+	}
+	if d.origin, err = originOf(config.RunDir); err != nil {
 		return nil, err
 	}
 	for _, name := range []string{"b", "d", "o"} {
@@ -98,9 +101,6 @@ func (d *Driver) ask(ctx context.Context) (facts, error) {
 	if err != nil {
 		return facts{}, startError("asking the Docker Engine", err)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.about = f
 	return f, nil
 }
 

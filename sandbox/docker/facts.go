@@ -63,26 +63,26 @@ func (e *engine) facts(ctx context.Context, runtime string) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	if api == "" || versions.LessThan(api, minimumAPI) {
+	if !apiVersion.MatchString(api) || versions.LessThan(api, minimumAPI) {
 		return facts{}, fmt.Errorf("the engine speaks API %.20q: %s or later is needed (Docker 20.10); update it", api, minimumAPI)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	info, err := e.client.Info(ctx)
+	info, err := e.client().Info(ctx)
 	if err != nil {
-		return facts{}, fmt.Errorf("asking the engine about itself: %w", err)
+		return facts{}, failed("asking the engine about itself", err)
 	}
-	parts, err := e.client.ServerVersion(ctx)
+	parts, err := e.client().ServerVersion(ctx)
 	if err != nil {
-		return facts{}, fmt.Errorf("asking the engine for its version: %w", err)
+		return facts{}, failed("asking the engine for its version", err)
 	}
-	f := facts{api: api, version: info.ServerVersion, runtimeVersion: unknownVersion}
+	f := facts{api: api, version: oneLine(info.ServerVersion, 64), runtimeVersion: unknownVersion}
 	for _, c := range parts.Components {
 		if strings.HasPrefix(c.Name, "Podman") {
 			return facts{}, errors.New("this is Podman's imitation of a Docker Engine, whose limits were not measured; use Docker, or the oci backend")
 		}
 		if module := c.Details["ModuleVersion"]; module != "" && c.Name == "Engine" {
-			f.version = module // built from its module, it doesn't know its own number
+			f.version = oneLine(module, 64) // built from its module, it doesn't know its own number
 		}
 	}
 	if err := errors.Join(f.readIDs(info), f.pickRuntime(info, runtime), f.judge(info)); err != nil {
@@ -90,7 +90,7 @@ func (e *engine) facts(ctx context.Context, runtime string) (facts, error) {
 	}
 	for _, c := range parts.Components {
 		if c.Name == f.runtime && c.Version != "" {
-			f.runtimeVersion = c.Version
+			f.runtimeVersion = oneLine(c.Version, 64)
 		}
 	}
 	return f, nil

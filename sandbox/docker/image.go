@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,54 +25,96 @@ const bareImage images.Digest = "none"
 // bareDirs are what a runtime mounts over, and where ours goes.
 var bareDirs = []string{".veyra", "dev", "etc", "home", "home/veyra", "proc", "run", "sys", "tmp", "var", "var/tmp", "workspace"}
 
-// image returns the engine's id of an image of the store, which it gets on first
-// use: engines have a store of their own, and nothing of ours can be mounted as a
-// container's root. The engine names it by our digest. An id means nothing to
-// another engine, so it is looked up again for each sandbox.
-func (d *Driver) image(ctx context.Context, digest images.Digest) (string, error) {
+// copied is an image of the store, or the bare one, that an engine gets a copy of.
+type copied struct {
+	digest  images.Digest
+	store   string // id of the store; empty: the bare one's, which is all stores'
+	root    string
+	release func() // lets the store collect it again
+}
+
+// take holds an image in the store. While it is held, nobody believes that the
+// engine's copy is of no use any more.
+func (d *Driver) take(digest images.Digest) (copied, error) {
+	if digest == bareImage {
+		return copied{digest: digest, release: func() {}}, nil
+	}
+	if d.config.Images == nil {
+		return copied{}, &sandbox.Error{Kind: sandbox.KindRefused, Op: "using an image: there is no store"}
+	}
+	held, err := d.config.Images.Hold(digest)
+	if err != nil {
+		return copied{}, &sandbox.Error{Kind: sandbox.KindRefused, Op: "holding image", Err: err}
+	}
+	root, err := d.config.Images.Root(digest)
+	if err != nil {
+		return copied{}, errors.Join(&sandbox.Error{Kind: sandbox.KindRefused, Op: "finding image", Err: err}, held.Close())
+	}
+	store, err := d.config.Images.ID()
+	if err != nil {
+		return copied{}, errors.Join(startError("naming the image store", err), held.Close())
+	}
+	return copied{digest, store, root, func() { _ = held.Close() }}, nil
+}
+
+// ref is the engine's name of the copy. Each store has copies of its own: an image
+// that one has given up may be what another one's sandboxes start from.
+func (c copied) ref() string {
+	if c.store == "" {
+		return imageName + string(c.digest)
+	}
+	return imageName + c.store + "-" + strings.TrimPrefix(string(c.digest), "sha256:")
+}
+
+const imageName = "veyra-image:"
+
+func (c copied) labels() []string {
+	all := []string{"LABEL " + labelImage + "=" + string(c.digest)}
+	if c.store != "" {
+		all = append(all, "LABEL "+labelStore+"="+c.store)
+	}
+	return all
+}
+
+// image returns the engine's id of a copy, which it gets on first use: engines have
+// a store of their own, and nothing of ours can be mounted as a container's root.
+// An id means nothing to another engine, so it is looked up again for each sandbox.
+func (d *Driver) image(ctx context.Context, c copied) (string, error) {
 	select {
 	case d.importing <- struct{}{}:
 		defer func() { <-d.importing }()
 	case <-ctx.Done(): // an import takes minutes
 		return "", ctx.Err()
 	}
-	ref := refOf(digest)
-	found, err := d.engine.lookup(ctx, ref)
+	found, err := d.engine.lookup(ctx, c.ref())
 	if isMissing(err) {
-		if err := d.load(ctx, ref, digest); err != nil {
+		if err := d.load(ctx, c); err != nil {
 			return "", err
 		}
-		d.dropImages(ctx)
-		found, err = d.engine.lookup(ctx, ref)
+		d.dropImages(ctx, c.store)
+		found, err = d.engine.lookup(ctx, c.ref())
 	}
 	if err != nil {
 		return "", startError("finding the engine's image", err)
 	}
-	if found.label != string(digest) || !found.plain {
-		return "", &sandbox.Error{Kind: sandbox.KindStart, Op: "using the engine's image " + ref, Err: errors.New(
-			"it is not the one that was imported, or brings volumes or settings of its own; remove it from the engine (docker image rm " + ref + ")")}
+	if found.label != string(c.digest) || found.store != c.store || !found.plain {
+		return "", &sandbox.Error{Kind: sandbox.KindStart, Op: "using the engine's image " + c.ref(), Err: errors.New(
+			"it is not the one that was imported, or brings volumes or settings of its own; remove it from the engine (docker image rm " + c.ref() + ")")}
 	}
 	return found.id, nil
 }
 
-// refOf is the engine's name of an image of ours.
-func refOf(digest images.Digest) string {
-	return "veyra-image:" + strings.TrimPrefix(string(digest), "sha256:")
-}
-
-// dropImages removes what was imported of images that the store hasn't got any
-// more: a rebuilt image leaves its predecessor in every engine.
-func (d *Driver) dropImages(ctx context.Context) {
-	found, err := d.engine.images(ctx)
-	if err == nil && d.config.Images != nil {
-		for _, i := range found {
-			digest, bad := images.ParseDigest(i.label)
-			if bad != nil {
-				continue // the bare one, or nothing that we know
-			}
-			if _, gone := d.config.Images.Lookup(string(digest)); errors.Is(gone, images.ErrMissing) {
-				err = errors.Join(err, d.engine.forgetImage(ctx, refOf(digest)))
-			}
+// dropImages removes the copies of images that the store hasn't got any more: one
+// that is built again leaves its predecessor in every engine. Copies of another
+// store, and what got a name of somebody else's, stay.
+func (d *Driver) dropImages(ctx context.Context, store string) {
+	if store == "" {
+		return
+	}
+	found, err := d.engine.images(ctx, store)
+	for _, i := range found {
+		if i.store == store && i.onlyOurs() && d.gone(i.label) {
+			err = errors.Join(err, d.engine.forgetImage(ctx, i.id))
 		}
 	}
 	if err != nil {
@@ -79,50 +122,57 @@ func (d *Driver) dropImages(ctx context.Context) {
 	}
 }
 
+// gone says that the store hasn't got an image any more.
+func (d *Driver) gone(label string) bool {
+	digest, err := images.ParseDigest(label)
+	if err != nil {
+		return false // nothing that we know
+	}
+	_, err = d.config.Images.Lookup(string(digest))
+	return errors.Is(err, images.ErrMissing)
+}
+
+// onlyOurs says that nobody gave the image another name. Without any it has lost
+// its own to a newer copy.
+func (i imageFound) onlyOurs() bool {
+	return !slices.ContainsFunc(i.names, func(name string) bool {
+		return name != "<none>:<none>" && !strings.HasPrefix(name, imageName)
+	})
+}
+
 // load streams the image's root to the engine, uncompressed: an engine unpacks
 // anything else with programs that it looks for.
-func (d *Driver) load(ctx context.Context, ref string, digest images.Digest) error {
-	var write func(*tar.Writer) error
-	if digest == bareImage {
-		write = writeBare
-	} else {
-		root, release, err := d.hold(digest)
-		if err != nil {
-			return err
-		}
-		defer release()
-		write = func(w *tar.Writer) error { return writeTree(ctx, w, root) }
+func (d *Driver) load(ctx context.Context, c copied) error {
+	write := writeBare
+	if c.digest != bareImage {
+		write = func(w *tar.Writer) error { return writeTree(ctx, w, c.root) }
 	}
 	began := time.Now()
-	d.config.Log.Info("importing an image into the Docker Engine", "image", string(digest))
-	reader, writer := io.Pipe()
-	go func() { // ends with the import: it closes the reader
-		archive := tar.NewWriter(writer)
-		writer.CloseWithError(errors.Join(write(archive), archive.Close()))
-	}()
-	err := d.engine.load(ctx, ref, string(digest), reader)
-	_ = reader.Close()
-	if err != nil {
+	d.config.Log.Info("importing an image into the Docker Engine", "image", string(c.digest))
+	if err := d.stream(ctx, c, write); err != nil {
 		return startError("importing image", err)
 	}
-	d.config.Log.Info("imported", "image", string(digest), "seconds", int(time.Since(began).Seconds()))
+	d.config.Log.Info("imported", "image", string(c.digest), "seconds", int(time.Since(began).Seconds()))
 	return nil
 }
 
-// hold keeps the image from being collected while it is read.
-func (d *Driver) hold(digest images.Digest) (root string, release func(), err error) {
-	if d.config.Images == nil {
-		return "", nil, &sandbox.Error{Kind: sandbox.KindRefused, Op: "using an image: there is no store"}
-	}
-	held, err := d.config.Images.Hold(digest)
-	if err != nil {
-		return "", nil, &sandbox.Error{Kind: sandbox.KindRefused, Op: "holding image", Err: err}
-	}
-	root, err = d.config.Images.Root(digest)
-	if err != nil {
-		return "", nil, errors.Join(&sandbox.Error{Kind: sandbox.KindRefused, Op: "finding image", Err: err}, held.Close())
-	}
-	return root, func() { _ = held.Close() }, nil
+// stream returns when nothing reads the image's root any more.
+func (d *Driver) stream(ctx context.Context, c copied, write func(*tar.Writer) error) error {
+	reader, writer := io.Pipe()
+	ended := make(chan struct{})
+	go func() { // ends with the import: it closes the reader
+		defer close(ended)
+		archive := tar.NewWriter(writer)
+		err := write(archive)
+		if err == nil { // the end of an archive is a promise that it is whole
+			err = archive.Close()
+		}
+		writer.CloseWithError(err)
+	}()
+	err := d.engine.load(ctx, c.ref(), c.labels(), reader)
+	_ = reader.Close()
+	<-ended
+	return err
 }
 
 func writeBare(w *tar.Writer) error {

@@ -75,8 +75,8 @@ func (j *job) plan(b *box, spec sandbox.Spec, image string, digest images.Digest
 	ulimits, err := d.engine.ulimits(spec.Limits)
 	return plan{
 		name: containerName(d.label(), b.id), image: image, runtime: j.about.runtime, guest: j.about.guest(),
-		source: b.graft.path, bare: digest == bareImage, instance: d.config.Instance, job: string(j.spec.ID),
-		phase: string(spec.Network), limits: spec.Limits, cpus: linux.CPUs(spec.Limits), ulimits: ulimits, seccomp: string(filter),
+		source: b.graft.path, bare: digest == bareImage, instance: d.config.Instance, origin: d.origin,
+		job: string(j.spec.ID), phase: string(spec.Network), limits: spec.Limits, cpus: linux.CPUs(spec.Limits), ulimits: ulimits, seccomp: string(filter),
 	}, err
 }
 

@@ -1,30 +1,25 @@
 package docker
 
 import (
-	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/docker/docker/api/types/container"
 	"github.com/google/go-cmp/cmp"
-	"github.com/moby/sys/mountinfo"
-	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/policies"
-	"github.com/veyra-labs/veyra-sandboxd/sandbox/linux"
 )
 
-// script answers the requests of a container's making, each kind by a function,
-// and keeps what was asked.
+// script answers the requests of a container's life, each kind by functions in
+// turn, of which the last one stays, and keeps what was asked.
 type script struct {
-	mu     sync.Mutex // guards asked
-	asked  []string
-	create []http.HandlerFunc // in turn; the last one stays
-	owner  string             // instance of the container that has the name
+	mu      sync.Mutex // guards what follows
+	asked   []string
+	answers map[string][]http.HandlerFunc // by method, and "create"
 }
 
 func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -35,29 +30,45 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = append(s.asked, r.Method+" "+strings.TrimPrefix(r.URL.Path, "/v1.41/containers/"))
-	switch {
-	case strings.HasSuffix(r.URL.Path, "/create"):
-		s.create[0](w, r)
-		if len(s.create) > 1 {
-			s.create = s.create[1:]
-		}
-	case r.Method == http.MethodDelete:
-		w.WriteHeader(http.StatusNoContent)
-	default:
-		fmt.Fprintf(w, `{"Id":"old","State":{},"HostConfig":{},"Config":{"Labels":{%q:%q}}}`, labelInstance, s.owner)
+	kind := r.Method
+	if strings.HasSuffix(r.URL.Path, "/create") {
+		kind = "create"
+	}
+	answers := s.answers[kind]
+	if len(answers) == 0 {
+		http.Error(w, `{"message":"nobody expected it"}`, http.StatusNotImplemented)
+		return
+	}
+	answers[0](w, r)
+	if len(answers) > 1 {
+		s.answers[kind] = answers[1:]
 	}
 }
 
-func taken(w http.ResponseWriter, _ *http.Request) {
-	http.Error(w, `{"message":"the name is in use"}`, http.StatusConflict)
+// requests are what was asked so far.
+func (s *script) requests() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
+}
+
+// status answers with an error of the engine's.
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { http.Error(w, `{"message":"the engine's word"}`, code) }
 }
 
 func made(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusCreated)
-	fmt.Fprint(w, `{"Id":"new"}`)
+	fmt.Fprintf(w, `{"Id":%q}`, idOf("e"))
 }
 
-// cut makes the container and loses the answer.
+// odd makes the container and answers with no id.
+func odd(w http.ResponseWriter, _ *http.Request) {
+	w.WriteHeader(http.StatusCreated)
+	fmt.Fprint(w, `{"Id":"veyra"}`)
+}
+
+// cut does what it was asked for and loses the answer.
 func cut(w http.ResponseWriter, _ *http.Request) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err == nil {
@@ -65,35 +76,88 @@ func cut(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// requests are what was asked so far, one that was repeated once.
-func (s *script) requests() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Compact(slices.Clone(s.asked))
+// owned says of which instance the container is that has the name.
+func owned(instance, place string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintf(w, `{"Id":%q,"State":{},"HostConfig":{},"Config":{"Labels":{%q:%q,%q:%q}}}`,
+			idOf("d"), labelInstance, instance, labelPlace, place)
+	}
 }
 
-// TestLostAnswersAreFoundByName: what may exist is removed under the name that it
-// must have; a container of somebody else is not.
-func TestLostAnswersAreFoundByName(t *testing.T) {
-	p := planFor(policies.Limits{MemoryBytes: 1, PIDs: 1, ShmBytes: 1}, false)
+var (
+	taken, none, broken = status(http.StatusConflict), status(http.StatusNotFound), status(http.StatusInternalServerError)
+	gone                = status(http.StatusNoContent)
+)
+
+const (
+	creates = "POST create"
+	asks    = "GET veyra-x-s1/json"
+)
+
+// removes is the request for the container of an id, which ends in end.
+func removes(end string) string { return "DELETE " + idOf(end) }
+
+// TestContainerOfALostAnswer: whatever the engine answers when a container is made,
+// what may exist is removed afterwards, and a container of somebody else is not.
+func TestContainerOfALostAnswer(t *testing.T) {
+	type answers = map[string][]http.HandlerFunc
 	for name, c := range map[string]struct {
-		create []http.HandlerFunc
-		owner  string
-		id     string
-		fails  bool
-		asked  []string
+		answers answers
+		fails   bool
+		owes    bool
+		asked   []string // by making, then by closing
 	}{
-		"nothing odd":       {[]http.HandlerFunc{made}, "", "new", false, []string{"POST create"}},
-		"left by ourselves": {[]http.HandlerFunc{taken, made}, "x", "new", false, []string{"POST create", "GET veyra-x-s1/json", "DELETE old", "POST create"}},
-		"somebody else's":   {[]http.HandlerFunc{taken}, "y", "", true, []string{"POST create", "GET veyra-x-s1/json"}},
-		"not one of ours":   {[]http.HandlerFunc{taken}, "", "", true, []string{"POST create", "GET veyra-x-s1/json"}},
-		"the answer is cut": {[]http.HandlerFunc{cut}, "", "veyra-x-s1", true, []string{"POST create"}},
+		"nothing odd": {answers{"create": {made}, "DELETE": {gone}}, false, false, []string{creates, removes("e")}},
+		"left by ourselves": {
+			answers{"create": {taken, made}, "GET": {owned("x", "here")}, "DELETE": {gone}}, false, false,
+			[]string{creates, asks, removes("d"), creates, removes("e")},
+		},
+		"gone meanwhile": {
+			answers{"create": {taken, made}, "GET": {none}, "DELETE": {gone}}, false, false,
+			[]string{creates, asks, creates, removes("e")},
+		},
+		"somebody else's":      {answers{"create": {taken}, "GET": {owned("y", "here")}}, true, false, []string{creates, asks}},
+		"our name elsewhere":   {answers{"create": {taken}, "GET": {owned("x", "there")}}, true, false, []string{creates, asks}},
+		"not one of ours":      {answers{"create": {taken}, "GET": {owned("", "")}}, true, false, []string{creates, asks}},
+		"taken by we know not": {answers{"create": {taken}, "GET": {broken}}, true, false, []string{creates, asks}},
+		"taken again": {
+			answers{"create": {taken, taken}, "GET": {owned("x", "here")}, "DELETE": {gone}}, true, false,
+			[]string{creates, asks, removes("d"), creates},
+		},
+		"stays": {
+			answers{"create": {taken}, "GET": {owned("x", "here")}, "DELETE": {broken}}, true, true,
+			[]string{creates, asks, removes("d"), removes("d")},
+		},
+		"refused": {answers{"create": {status(http.StatusBadRequest)}}, true, false, []string{creates}},
+		"cut": {
+			answers{"create": {cut}, "GET": {owned("x", "here")}, "DELETE": {gone}}, true, false,
+			[]string{creates, asks, removes("d")},
+		},
+		"cut after a conflict": {
+			answers{"create": {taken, cut}, "GET": {owned("x", "here")}, "DELETE": {gone}}, true, false,
+			[]string{creates, asks, removes("d"), creates, asks, removes("d")},
+		},
+		"cut, and nothing made": {answers{"create": {cut}, "GET": {none}}, true, true, []string{creates, asks}},
+		"cut, and not ours":     {answers{"create": {cut}, "GET": {owned("y", "here")}}, true, false, []string{creates, asks}},
+		"cut twice":             {answers{"create": {cut}, "GET": {broken}}, true, true, []string{creates, asks}},
+		"fails half way": {
+			answers{"create": {broken}, "GET": {owned("x", "here")}, "DELETE": {gone}}, true, false,
+			[]string{creates, asks, removes("d")},
+		},
+		"no id": {
+			answers{"create": {odd}, "GET": {owned("x", "here")}, "DELETE": {gone}}, true, false,
+			[]string{creates, asks, removes("d")},
+		},
 	} {
-		s := &script{create: c.create, owner: c.owner}
-		b := &box{job: &job{driver: &Driver{engine: engineOf(t, s.ServeHTTP)}}}
-		id, err := b.make(t.Context(), p)
-		if id != c.id || (err != nil) != c.fails {
-			t.Errorf("%s: %q, %v", name, id, err)
+		s := &script{answers: c.answers}
+		b := scripted(t, s)
+		p := planFor(policies.Limits{MemoryBytes: 1, PIDs: 1, ShmBytes: 1}, false)
+		if err := b.make(t.Context(), p); (err != nil) != c.fails {
+			t.Errorf("%s: %v", name, err)
+		}
+		b.removeContainer(t.Context())
+		if b.job.driver.debts != c.owes || b.container != "" || b.unsure != "" {
+			t.Errorf("%s: owes %t, still knows %q and %q", name, b.job.driver.debts, b.container, b.unsure)
 		}
 		if diff := cmp.Diff(c.asked, s.requests()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -101,78 +165,62 @@ func TestLostAnswersAreFoundByName(t *testing.T) {
 	}
 }
 
-// TestPlaceThatIsNotOurs: an engine binds what it finds under a name, which may be
-// the directory below our mount, or something that was mounted over it.
-func TestPlaceThatIsNotOurs(t *testing.T) {
-	dev := unix.Mkdev(0, 40)
-	good := mountinfo.Info{Mountpoint: "/workspace", Root: "/workspace", Major: 0, Minor: 40, Options: "rw,nosuid,nodev,relatime"}
-	for name, change := range map[string]func(*mountinfo.Info){
-		"ours":             func(*mountinfo.Info) {},
-		"another device":   func(m *mountinfo.Info) { m.Minor = 41 },
-		"set-id":           func(m *mountinfo.Info) { m.Options = "rw,nodev" },
-		"devices":          func(m *mountinfo.Info) { m.Options = "rw,nosuid" },
-		"another part":     func(m *mountinfo.Info) { m.Root = "/" },
-		"another place":    func(m *mountinfo.Info) { m.Mountpoint = "/workspace2" },
-		"words of a whole": func(m *mountinfo.Info) { m.Options = "rw,nosuid2,xnodev" },
+// scripted is a sandbox of the instance x on a scripted engine.
+func scripted(t *testing.T, s *script) *box {
+	t.Helper()
+	d := &Driver{engine: engineOf(t, s.ServeHTTP), origin: origin{place: "here"}}
+	d.config = Config{Instance: "x", Log: slog.New(slog.DiscardHandler)}
+	return &box{job: &job{driver: d}}
+}
+
+// TestRemovalOfALostAnswer: a removal ends well when the container is gone, whoever
+// removed it; one that was told and not answered is told again.
+func TestRemovalOfALostAnswer(t *testing.T) {
+	waited := func(text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) }
+	}
+	once, twice, wait := []string{removes("a")}, []string{removes("a"), removes("a")}, "POST "+idOf("a")+"/wait"
+	for name, c := range map[string]struct {
+		remove, wait []http.HandlerFunc
+		fails        bool
+		asked        []string
+	}{
+		"removed":           {[]http.HandlerFunc{gone}, nil, false, once},
+		"gone already":      {[]http.HandlerFunc{none}, nil, false, once},
+		"done, and cut":     {[]http.HandlerFunc{cut, none}, nil, false, twice},
+		"cut, and going on": {[]http.HandlerFunc{cut, taken}, []http.HandlerFunc{waited(`{"StatusCode":137}`)}, false, append(slices.Clone(twice), wait)},
+		"going on":          {[]http.HandlerFunc{taken}, []http.HandlerFunc{waited(`{"StatusCode":137}`)}, false, append(slices.Clone(once), wait)},
+		"gone before we wait": {
+			[]http.HandlerFunc{taken}, []http.HandlerFunc{none}, false, append(slices.Clone(once), wait),
+		},
+		"goes on and fails": {
+			[]http.HandlerFunc{taken}, []http.HandlerFunc{waited(`{"StatusCode":0,"Error":{"Message":"device or resource busy"}}`)}, true,
+			append(slices.Clone(once), wait),
+		},
+		"fails":   {[]http.HandlerFunc{broken}, nil, true, twice},
+		"refused": {[]http.HandlerFunc{status(http.StatusBadRequest)}, nil, true, once},
 	} {
-		m := good
-		change(&m)
-		if got := ours([]*mountinfo.Info{&m}, "/workspace", dev); got != (name == "ours") {
-			t.Errorf("%s: %t", name, got)
+		s := &script{answers: map[string][]http.HandlerFunc{"DELETE": c.remove, "POST": c.wait}}
+		e := engineOf(t, s.ServeHTTP)
+		if err := e.remove(t.Context(), idOf("a")); (err != nil) != c.fails {
+			t.Errorf("%s: %v", name, err)
+		}
+		if diff := cmp.Diff(c.asked, s.requests()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	over := good
-	over.Minor = 41
-	if ours([]*mountinfo.Info{&good, &over}, "/workspace", dev) || !ours([]*mountinfo.Info{&over, &good}, "/workspace", dev) {
-		t.Error("not the last mount at a place counts")
-	}
 }
 
-// TestSharesOfTheEngine: what the kernel counts for the host's root as well is
-// never all of the engine's.
-func TestSharesOfTheEngine(t *testing.T) {
-	got, err := engineOf(t, http.NotFound).ulimits(policies.Limits{OpenFiles: 64}) // this process is the engine's
-	if err != nil {
-		t.Fatal(err)
-	}
-	var queues, signals unix.Rlimit
-	if err := errors.Join(unix.Getrlimit(unix.RLIMIT_MSGQUEUE, &queues), unix.Getrlimit(unix.RLIMIT_SIGPENDING, &signals)); err != nil {
-		t.Fatal(err)
-	}
-	want := []*container.Ulimit{
-		{Name: "nofile", Soft: 64, Hard: 64},
-		{Name: "core"},
-		{Name: "msgqueue", Soft: int64(queues.Max / 4), Hard: int64(queues.Max / 4)},
-		{Name: "sigpending", Soft: int64(signals.Max / 8), Hard: int64(signals.Max / 8)},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-}
-
-// TestProcessThatOpensFiles: a guest's kernel sees no place, its file server all
-// of them; one that sees other ones, or some only, is none of ours.
-func TestProcessThatOpensFiles(t *testing.T) {
-	dev := unix.Mkdev(0, 40)
-	all := []*mountinfo.Info{{Mountpoint: "/", Minor: 7}}
-	for _, place := range linux.Writable {
-		all = append(all, &mountinfo.Info{Mountpoint: place, Root: place, Minor: 40, Options: "rw,nosuid,nodev"})
-	}
-	elsewhere := append(slices.Clone(all), &mountinfo.Info{Mountpoint: linux.Writable[0], Root: "/data", Minor: 41, Options: "rw,nosuid,nodev"})
-	for name, c := range map[string]struct {
-		mounts []*mountinfo.Info
-		some   bool
-		fails  bool
-	}{
-		"kernel":      {all[:1], false, false},
-		"file server": {all, true, false},
-		"elsewhere":   {elsewhere, true, true},
-		"some only":   {all[:2], true, true},
-		"gone":        {nil, false, false},
-	} {
-		some, err := checkMounts(c.mounts, dev)
-		if some != c.some || (err != nil) != c.fails || err != nil && !errors.Is(err, errApplied) {
-			t.Errorf("%s: %t, %v", name, some, err)
+// TestAnswerAboutAnotherContainer: an engine that mixes containers up, or names none,
+// would have us hold, count and end processes of somebody else.
+func TestAnswerAboutAnotherContainer(t *testing.T) {
+	for _, id := range []string{"", "a", idOf("b"), strings.ToUpper(idOf("a")), idOf("a") + "/x"} {
+		e := engineOf(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Api-Version", "1.41")
+			fmt.Fprintf(w, `{"Id":%q,"State":{"Running":true,"Pid":1},"HostConfig":{},"Config":{}}`, id)
+		})
+		if saw, err := e.inspect(t.Context(), idOf("a")); err == nil {
+			t.Errorf("an answer about %q: %+v", id, saw)
 		}
 	}
 }

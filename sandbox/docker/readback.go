@@ -1,18 +1,12 @@
 package docker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/veyra-labs/veyra-sandboxd/sandbox"
@@ -37,7 +31,7 @@ func (b *box) Applied(ctx context.Context) (sandbox.Applied, error) {
 	about := b.job.about
 	a := sandbox.Applied{Isolation: about.isolation, Unable: about.unable()}
 	err := errors.Join(b.first.group.Apply(&a), b.view.Disk.Apply(b.view.Root(), &a), linux.ReadProcess(b.first.pid, &a),
-		b.checkPlaces(), checkIDs(about, a), b.checkKernel())
+		b.checkPlaces(), checkIDs(about, a), b.checkKernel(), b.checkLimits())
 	if err != nil {
 		return sandbox.Applied{}, startError("reading a sandbox back", err)
 	}
@@ -65,75 +59,24 @@ func (b *box) checkKernel() error {
 	return nil
 }
 
-// checkPlaces wants our disk below every writable place, with the flags that it
-// was mounted with: an engine that looks elsewhere for a source binds what it
-// finds there, without a word. Who opens files for a guest is its file server,
-// another process of the group.
-func (b *box) checkPlaces() error {
-	var want unix.Stat_t
-	if err := unix.Stat(b.view.Root(), &want); err != nil {
-		return fmt.Errorf("looking at our overlay: %w", err)
-	}
-	pids := []int{b.first.pid}
+// checkLimits compares the limits of a process that no list of the supervisor has
+// with what was asked for. A guest's are its own kernel's, which nobody sees from
+// here.
+func (b *box) checkLimits() error {
 	if b.job.about.guest() {
-		var err error
-		if pids, err = b.first.group.Members(); err != nil {
-			return err
+		return nil
+	}
+	var failed error
+	for _, asked := range b.ulimits {
+		var have unix.Rlimit
+		if err := unix.Prlimit(b.first.pid, rlimits[asked.Name].which, nil, &have); err != nil {
+			return fmt.Errorf("reading limits of PID 1: %w", err)
+		}
+		if have.Max > uint64(asked.Hard) || have.Cur > uint64(asked.Soft) {
+			failed = errors.Join(failed, fmt.Errorf("the limit %s is %d, want %d: %w", asked.Name, have.Max, asked.Hard, errApplied))
 		}
 	}
-	found := false
-	for _, pid := range pids {
-		mounts, err := mountsOf(pid)
-		if err != nil {
-			return fmt.Errorf("reading the sandbox's mounts: %w", err)
-		}
-		some, err := checkMounts(mounts, want.Dev)
-		if err != nil {
-			return err
-		}
-		found = found || some
-	}
-	if !found {
-		return fmt.Errorf("no writable place is to be seen: %w", errApplied)
-	}
-	return nil
-}
-
-// mountsOf is empty for a process that has ended meanwhile.
-func mountsOf(pid int) ([]*mountinfo.Info, error) {
-	raw, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "mountinfo"))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return mountinfo.GetMountsFromReader(bytes.NewReader(raw), nil)
-}
-
-// checkMounts says whether a process has the writable places. One that has a
-// workspace must have all, and as we lent them; a host has its own /tmp.
-func checkMounts(mounts []*mountinfo.Info, dev uint64) (some bool, err error) {
-	some = slices.ContainsFunc(mounts, func(m *mountinfo.Info) bool { return m.Mountpoint == sandbox.Workspace })
-	for _, place := range linux.Writable {
-		if some && !ours(mounts, place, dev) {
-			return true, fmt.Errorf("%s is not our disk, or without nosuid and nodev: %w", place, errApplied)
-		}
-	}
-	return some, nil
-}
-
-// ours looks at the last mount at a place, which is the one that is seen.
-func ours(mounts []*mountinfo.Info, place string, dev uint64) bool {
-	for _, m := range slices.Backward(mounts) {
-		if m.Mountpoint != place {
-			continue
-		}
-		options := strings.Split(m.Options, ",")
-		return m.Major == int(unix.Major(dev)) && m.Minor == int(unix.Minor(dev)) && m.Root == place &&
-			slices.Contains(options, "nosuid") && slices.Contains(options, "nodev")
-	}
-	return false
+	return failed
 }
 
 // Counters reads what the kernel counted against the limits.

@@ -3,6 +3,8 @@ package docker
 import (
 	"context"
 	"fmt"
+	"maps"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -19,9 +21,12 @@ import (
 // The labels of everything in an engine that is ours.
 const (
 	labelInstance = "surf.veyra.instance"
+	labelPlace    = "surf.veyra.place" // see origin
+	labelBoot     = "surf.veyra.boot"
 	labelJob      = "surf.veyra.job"
 	labelPhase    = "surf.veyra.phase"
 	labelImage    = "surf.veyra.image"
+	labelStore    = "surf.veyra.store" // of which an image is a copy
 )
 
 // plan is all that a container depends on.
@@ -31,6 +36,7 @@ type plan struct {
 	source               string // the graft's directory
 	bare                 bool   // no image of the store
 	instance, job, phase string
+	origin               origin
 	limits               policies.Limits
 	cpus                 int // whole CPUs; never 0
 	ulimits              []*container.Ulimit
@@ -48,7 +54,9 @@ func (p plan) container() (*container.Config, *container.HostConfig) {
 		// would then have no loopback.
 		NetworkDisabled: !p.guest,
 		Healthcheck:     &container.HealthConfig{Test: []string{"NONE"}},
-		Labels:          map[string]string{labelInstance: p.instance, labelJob: p.job, labelPhase: p.phase},
+		Labels: map[string]string{
+			labelInstance: p.instance, labelJob: p.job, labelPhase: p.phase, labelPlace: p.origin.place, labelBoot: p.origin.boot,
+		},
 	}
 	host := &container.HostConfig{
 		NetworkMode: "none", IpcMode: "none", CgroupnsMode: "private", PidMode: "", UTSMode: "", UsernsMode: "",
@@ -80,6 +88,18 @@ func (p plan) resources() container.Resources {
 	}
 }
 
+// rlimits are what binds each process of a sandbox, by the engine's names: of what
+// the engine may have, a sandbox gets so much.
+var rlimits = map[string]struct {
+	which int
+	of    func(l policies.Limits, engines uint64) uint64
+}{
+	"nofile":     {unix.RLIMIT_NOFILE, func(l policies.Limits, n uint64) uint64 { return min(uint64(l.OpenFiles), n) }},
+	"core":       {unix.RLIMIT_CORE, func(l policies.Limits, n uint64) uint64 { return min(uint64(l.CoreBytes), n) }},
+	"msgqueue":   {unix.RLIMIT_MSGQUEUE, func(_ policies.Limits, n uint64) uint64 { return linux.QueueShare(n) }},
+	"sigpending": {unix.RLIMIT_SIGPENDING, func(_ policies.Limits, n uint64) uint64 { return linux.SignalShare(n) }},
+}
+
 // ulimits are a sandbox's, within what the engine itself may have: above that a
 // start fails.
 func (e *engine) ulimits(l policies.Limits) ([]*container.Ulimit, error) {
@@ -88,22 +108,13 @@ func (e *engine) ulimits(l policies.Limits) ([]*container.Ulimit, error) {
 		return nil, err
 	}
 	var all []*container.Ulimit
-	for _, u := range []struct {
-		name  string
-		which int
-		of    func(engines uint64) uint64
-	}{
-		{"nofile", unix.RLIMIT_NOFILE, func(n uint64) uint64 { return min(uint64(l.OpenFiles), n) }},
-		{"core", unix.RLIMIT_CORE, func(n uint64) uint64 { return min(uint64(l.CoreBytes), n) }},
-		{"msgqueue", unix.RLIMIT_MSGQUEUE, linux.QueueShare},
-		{"sigpending", unix.RLIMIT_SIGPENDING, linux.SignalShare},
-	} {
+	for _, name := range slices.Sorted(maps.Keys(rlimits)) {
 		var have unix.Rlimit
-		if err := unix.Prlimit(pid, u.which, nil, &have); err != nil {
+		if err := unix.Prlimit(pid, rlimits[name].which, nil, &have); err != nil {
 			return nil, fmt.Errorf("reading the engine's limits: %w", err)
 		}
-		n := int64(u.of(have.Max))
-		all = append(all, &container.Ulimit{Name: u.name, Soft: n, Hard: n})
+		n := int64(min(rlimits[name].of(l, have.Max), math.MaxInt64))
+		all = append(all, &container.Ulimit{Name: name, Soft: n, Hard: n})
 	}
 	return all, nil
 }
@@ -116,11 +127,11 @@ func (p plan) mounts() []mount.Mount {
 	for _, dir := range linux.Writable {
 		all = append(all, p.bind(dir, false))
 	}
-	fixed := []string{path.Dir(sandbox.InitPath), "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"}
+	names := fixed
 	if p.bare {
-		fixed = append(fixed, "/etc/passwd", "/etc/group")
+		names = append(slices.Clip(names), "/etc/passwd", "/etc/group")
 	}
-	for _, name := range fixed {
+	for _, name := range names {
 		all = append(all, p.bind(name, true))
 	}
 	if !p.guest {
@@ -130,6 +141,9 @@ func (p plan) mounts() []mount.Mount {
 	}
 	return all
 }
+
+// fixed is what every sandbox finds at its root.
+var fixed = []string{path.Dir(sandbox.InitPath), "/etc/hosts", "/etc/hostname", "/etc/resolv.conf"}
 
 // The names of what is lent.
 const (
@@ -144,13 +158,20 @@ func (p plan) bind(at string, readOnly bool) mount.Mount {
 	}
 }
 
+// What the file systems in memory may hold besides the limits.
+const (
+	runKiB    = "16384"
+	runInodes = "4096"
+	shmInodes = "65536"
+)
+
 // tmpfs are the file systems in memory. /dev is among them because an engine's own
 // stays writable beside a read-only root. They are given as strings: in the newer
 // form engines drop options that they don't know.
 func (p plan) tmpfs() map[string]string {
 	all := map[string]string{
-		"/run":     "rw,nosuid,nodev,noexec,mode=755,size=16m,nr_inodes=4096",
-		"/dev/shm": fmt.Sprintf("rw,nosuid,nodev,noexec,mode=1777,size=%d,nr_inodes=65536", p.limits.ShmBytes),
+		"/run":     "rw,nosuid,nodev,noexec,mode=755,size=" + runKiB + "k,nr_inodes=" + runInodes,
+		"/dev/shm": fmt.Sprintf("rw,nosuid,nodev,noexec,mode=1777,size=%d,nr_inodes="+shmInodes, p.limits.ShmBytes),
 	}
 	if p.guest {
 		// Instead of the engine's mounts of control groups, which a guest's kernel

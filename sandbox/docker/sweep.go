@@ -38,6 +38,9 @@ var instanceName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 // sweepContainers goes by label. Listing works while one container is wedged.
 func (d *Driver) sweepContainers(ctx context.Context, swept sandbox.Swept) error {
+	if _, err := d.engine.ping(ctx); err != nil { // it may have been replaced
+		return err
+	}
 	all, err := d.engine.list(ctx)
 	if err != nil {
 		return err
@@ -57,25 +60,33 @@ func (d *Driver) sweepContainers(ctx context.Context, swept sandbox.Swept) error
 }
 
 // mayRemove says whether a container is nobody's: this instance's without a
-// sandbox, or that of an instance whose runner is dead. Its lock is only tried: a
-// container that was listed before isn't one of a runner that begins afterwards,
-// and that one must not wait for a removal.
+// sandbox, one of an earlier life of the kernel, or that of an instance whose
+// runner is dead. One whose lock lies elsewhere is somebody's who can't be asked.
 func (d *Driver) mayRemove(c held) bool {
-	if c.instance == d.config.Instance {
+	switch {
+	case d.past(c):
+		return true
+	case c.origin != d.origin || !instanceName.MatchString(c.instance):
+		return false
+	case c.instance == d.config.Instance:
 		return !d.live(c.id)
 	}
-	if !instanceName.MatchString(c.instance) {
+	return d.lost(c.instance)
+}
+
+// lost says that the runner of an instance is dead. Its lock is only tried: a
+// container that was listed before isn't one of a runner that begins afterwards,
+// and that one must not wait for a removal.
+func (d *Driver) lost(instance string) bool {
+	if err := d.config.Run.MkdirAll(instance, 0o755); err != nil {
 		return false
 	}
-	if err := d.config.Run.MkdirAll(c.instance, 0o755); err != nil {
-		return false
-	}
-	lock, err := hostlock.Take(d.config.Run, c.instance+"/runner.lock")
+	lock, err := hostlock.Take(d.config.Run, instance+"/runner.lock")
 	if err != nil {
 		return false // alive
 	}
 	lock.Release()
-	_ = d.config.Run.Remove(c.instance) // not empty: somebody else's to remove
+	_ = d.config.Run.Remove(instance) // not empty: somebody else's to remove
 	return true
 }
 
