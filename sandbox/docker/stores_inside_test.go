@@ -34,6 +34,7 @@ func TestTwoStoresOnOneEngine(t *testing.T) {
 				archive, "veyra-image:"+extra+"-"+name)
 		}
 		e.Client(t, "tag", "veyra-image:"+extra+"-named", "owners:"+extra)
+		e.Client(t, "import", "--change", "LABEL surf.veyra.image="+digest, "--change", "LABEL surf.veyra.store="+id, archive, "only:"+extra)
 	}
 	engine, err := newEngine(e.Socket)
 	if err != nil {
@@ -44,7 +45,7 @@ func TestTwoStoresOnOneEngine(t *testing.T) {
 	d.dropImages(t.Context(), mine)
 	left := e.Ask("/images/json")
 	for name, want := range map[string]bool{
-		"mine-plain": false, "mine-named": true, "owners:mine": true, "theirs-plain": true, "theirs-named": true, "owners:theirs": true,
+		"mine-plain": false, "mine-named": true, "owners:mine": true, "only:mine": true, "theirs-plain": true, "theirs-named": true, "owners:theirs": true,
 	} {
 		if strings.Contains(left, name) != want {
 			t.Errorf("%s is left: %t, want %t", name, !want, want)
