@@ -13,7 +13,7 @@ PREFIX        ?= /usr/local
 # Mounts, id ranges and image building need root; everything else does not.
 AS_ROOT       := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: all setup engines build image test lint vuln bench demo install soak fuzz clean
+.PHONY: all setup engines build image test lint vuln bench demo install soak vm fuzz clean
 
 all: build
 
@@ -54,6 +54,10 @@ demo: image
 
 soak: image engines
 	@VEYRA_SOAK=1 tools/test.sh
+	@tools/vm.sh
+
+vm: image
+	@$(AS_ROOT) tools/vm.sh
 
 fuzz: build
 	@tools/fuzz.sh

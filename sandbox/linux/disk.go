@@ -28,6 +28,7 @@ type Size struct{ Bytes, Inodes int64 }
 type Disk struct {
 	Path   string // mount point on the runner's tmpfs
 	device string // "loop3"; empty: in memory
+	cached error  // why the host's page cache holds its file as well; nil: it doesn't
 }
 
 // diskFlags: a sandbox's disk never carries devices or set-id programs.
@@ -196,7 +197,18 @@ func mountDisk(dir string, template *os.File, path string) (*Disk, error) {
 		_ = os.Remove(path)
 		return nil, fmt.Errorf("mounting disk: %w", err)
 	}
-	return &Disk{Path: path, device: filepath.Base(dev.Name())}, nil
+	return &Disk{Path: path, device: filepath.Base(dev.Name()), cached: bypass(dev)}, nil
+}
+
+// bypass keeps the page cache of the host out of what goes to and from the disk's
+// file. On cgroup v2 the kernel accounts those pages to the sandbox as well
+// (drivers/block/loop.c), and they can't be written without making more of them:
+// a command that writes much would end as oom with nothing but page cache.
+func bypass(dev *os.File) error {
+	if err := unix.IoctlSetInt(int(dev.Fd()), unix.LOOP_SET_DIRECT_IO, 1); err != nil {
+		return fmt.Errorf("bypassing the page cache: %w", err)
+	}
+	return nil
 }
 
 // Failures adds up ext4's error and warning counters. Not 0 means that the

@@ -25,6 +25,7 @@ type Pool struct {
 	filling sync.WaitGroup
 	stop    chan struct{} // closed by Close
 	empty   chan struct{} // told by Take, holds one value
+	told    sync.Once     // guards the warning of tellCached
 
 	mu       sync.Mutex // guards what follows
 	taken    time.Time  // when one was last taken, or about to be
@@ -95,7 +96,19 @@ func (p *Pool) make(ctx context.Context, want Size) (*Disk, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.tellCached(d.cached)
 	return d.prepared()
+}
+
+// tellCached says once what jobs have to expect where cause isn't nil.
+func (p *Pool) tellCached(cause error) {
+	if cause == nil {
+		return
+	}
+	p.told.Do(func() {
+		p.log.Warn("on cgroup v2, jobs that write more than their memory limit may end as oom: "+
+			"the cache directory should lie on a file system that allows direct I/O", "error", cause)
+	})
 }
 
 // prepare returns a descriptor of the template that the caller closes, so that

@@ -51,6 +51,18 @@ func TestEmptyPoolIsFilledAtOnce(t *testing.T) {
 	})
 }
 
+// TestCachedDisksAreToldOnce: with what to do about it.
+func TestCachedDisksAreToldOnce(t *testing.T) {
+	var said strings.Builder
+	p := NewPool("", "", 0, slog.New(slog.NewTextHandler(&said, nil)))
+	for _, cause := range []error{nil, unix.EINVAL, unix.EINVAL} {
+		p.tellCached(cause)
+	}
+	if lines := strings.Count(said.String(), "\n"); lines != 1 || !strings.Contains(said.String(), "direct I/O") {
+		t.Errorf("%d lines: %s", lines, said.String())
+	}
+}
+
 // TestPooledDisksAreReadyToUse: with the overlay's directories, which belong to the
 // job's ids once they are given to it. A closed pool leaves nothing.
 func TestPooledDisksAreReadyToUse(t *testing.T) {
@@ -73,6 +85,9 @@ func TestPooledDisksAreReadyToUse(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantPlaces(t, disk)
+		if dio, err := ReadInt(filepath.Join("/sys/block", disk.device, "loop/dio")); err != nil || dio != 1 {
+			t.Errorf("what is written to %s is cached twice: %d, %v", disk.device, dio, err)
+		}
 		if err := disk.Release(); err != nil {
 			t.Error(err)
 		}
