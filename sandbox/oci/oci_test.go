@@ -239,3 +239,25 @@ func passing(pid int, own string) bool {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err != nil || string(line) == own || strings.Contains(string(line), "\x00"+initwire.BoundMode+"\x00")
 }
+
+// TestAnyUmaskWillDo: services run with 0077, as our own unit does, and shells with what
+// their user likes.
+func TestAnyUmaskWillDo(t *testing.T) {
+	own, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, mask := range []string{"0077", "0777", "0"} {
+		config := config(t, fmt.Sprintf("test-umask%d", i))
+		config.Executable = "/bin/sh"
+		config.Args = []string{"-c", "umask " + mask + `; exec "$0" "$@"`, own, runner.Subcommand}
+		policy, err := policies.Load(config.Policy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := sandboxtest.Host{Name: "oci/umask", Backend: start(t, config), Limits: policy.Limits, Image: sandboxtest.PythonImage(t)}
+		if out := h.One(t).Must("umask; stat -c %a /workspace"); out != "0022\n755\n" {
+			t.Errorf("umask %s: %q", mask, out)
+		}
+	}
+}

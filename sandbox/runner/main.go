@@ -116,6 +116,8 @@ func run(args []string, parts Parts, log *slog.Logger) error {
 	if err := confine.CloseFrom(3); err != nil {
 		return err
 	}
+	// A service manager's may be 0077, and sandboxes' own root must pass what we make.
+	unix.Umask(0o022)
 	if s.outside != "" && !s.mapped {
 		return awaitIDs()
 	}
