@@ -50,11 +50,15 @@ func TestI06ForgedTestRuns(t *testing.T) {
 			"        if isinstance(s, Session):\n            s.__class__ = type('S', (Session,), {'testsfailed': property(lambda s: 0, lambda s, n: None)})\n    return a * b\n"}},
 		"a module in the runner's way": {discover, []string{"calc.py", wrongSum, "argparse.py", told}},
 		"a package in pytest's way":    {pytest, []string{"calc.py", wrongSum, "pluggy.py", told}},
-		"a plugin from the workspace": {pytest, []string{"calc.py", wrongSum, "x.egg-info/PKG-INFO", info, "x.egg-info/entry_points.txt", "[pytest11]\nx = plug\n",
-			"plug.py", "def pytest_collection_modifyitems(items):\n    items[:] = [i for i in items if i.name != 'test_add']\n"}},
+		"a plugin from the workspace": {pytest, []string{
+			"calc.py", wrongSum, "x.egg-info/PKG-INFO", info, "x.egg-info/entry_points.txt", "[pytest11]\nx = plug\n",
+			"plug.py", "def pytest_collection_modifyitems(items):\n    items[:] = [i for i in items if i.name != 'test_add']\n",
+		}},
 		"settings that leave one out": {pytest, []string{"calc.py", wrongSum, "pyproject.toml", "[tool.pytest.ini_options]\naddopts = \"-k 'not test_add'\"\n"}},
-		"replaced and skipped": {pytest, []string{"calc.py", "import unittest\n\n\ndef add(a, b):\n    raise unittest.SkipTest('later')\n",
-			"tests/test_calc.py", weakTest}},
+		"replaced and skipped": {pytest, []string{
+			"calc.py", "import unittest\n\n\ndef add(a, b):\n    raise unittest.SkipTest('later')\n",
+			"tests/test_calc.py", weakTest,
+		}},
 	} {
 		t.Run(name, func(t *testing.T) { wantOf(t, protocol.VerdictRejected, c.command, base, edited(base, c.change...)) })
 	}
@@ -111,14 +115,24 @@ func TestHonestChangesPassTheCrossCheck(t *testing.T) {
 		"stops at the first":         {"python -m unittest discover -f -s tests", []string{"tests/test_calc.py", twoTests, "tests/test_also.py", twoTests}, nil},
 		"stops at the first, pytest": {pytest + " -x", []string{"tests/test_calc.py", twoTests, "tests/test_also.py", twoTests}, nil},
 		"one test named":             {"python -m unittest tests.test_calc.T.test_add", nil, nil},
-		"tests that the base can't load": {pytest, []string{"tests/test_calc.py", needs},
-			[]string{"calc.py", rightSum + "\n\ndef double(a):\n    return 2 * a\n"}},
+		"tests that the base can't load": {
+			pytest,
+			[]string{"tests/test_calc.py", needs},
+			[]string{"calc.py", rightSum + "\n\ndef double(a):\n    return 2 * a\n"},
+		},
 		"a base that hangs or ends": {discover, []string{"calc.py", "raise SystemExit(3)\n"}, nil},
-		"settings that are needed": {pytest, nil, []string{"calc.py", "-", "src/calc.py", rightSum,
-			"pyproject.toml", "[tool.pytest.ini_options]\npythonpath = [\"src\"]\n"}},
-		"parameters of the code": {pytest, []string{"calc.py", "CASES = [1, 2]\n" + "def add(a, b):\n    return a - b\n",
-			"tests/test_calc.py", "import pytest\nfrom calc import CASES, add\n\n\n@pytest.mark.parametrize('n', CASES)\ndef test_add(n):\n    assert add(n, n) == 2 * n\n"},
-			[]string{"calc.py", "CASES = [3, 4, 5]\n" + rightSum}},
+		"settings that are needed": {pytest, nil, []string{
+			"calc.py", "-", "src/calc.py", rightSum,
+			"pyproject.toml", "[tool.pytest.ini_options]\npythonpath = [\"src\"]\n",
+		}},
+		"parameters of the code": {
+			pytest,
+			[]string{
+				"calc.py", "CASES = [1, 2]\n" + "def add(a, b):\n    return a - b\n",
+				"tests/test_calc.py", "import pytest\nfrom calc import CASES, add\n\n\n@pytest.mark.parametrize('n', CASES)\ndef test_add(n):\n    assert add(n, n) == 2 * n\n",
+			},
+			[]string{"calc.py", "CASES = [3, 4, 5]\n" + rightSum},
+		},
 		"a package's own metadata": {pytest, nil, []string{"x.egg-info/PKG-INFO", info, "x.egg-info/entry_points.txt", "[console_scripts]\nx = calc:add\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -109,11 +109,13 @@ func TestContainerOfALostAnswer(t *testing.T) {
 	}{
 		"nothing odd": {answers{"create": {made}, "DELETE": {gone}}, false, false, []string{creates, removes("e")}},
 		"left by ourselves": {
-			answers{"create": {taken, made}, "GET": {owned("x", "here")}, "DELETE": {gone}}, false, false,
+			answers{"create": {taken, made}, "GET": {owned("x", "here")}, "DELETE": {gone}},
+			false, false,
 			[]string{creates, asks, removes("d"), creates, removes("e")},
 		},
 		"gone meanwhile": {
-			answers{"create": {taken, made}, "GET": {none}, "DELETE": {gone}}, false, false,
+			answers{"create": {taken, made}, "GET": {none}, "DELETE": {gone}},
+			false, false,
 			[]string{creates, asks, creates, removes("e")},
 		},
 		"somebody else's":      {answers{"create": {taken}, "GET": {owned("y", "here")}}, true, false, []string{creates, asks}},
@@ -121,31 +123,37 @@ func TestContainerOfALostAnswer(t *testing.T) {
 		"not one of ours":      {answers{"create": {taken}, "GET": {owned("", "")}}, true, false, []string{creates, asks}},
 		"taken by we know not": {answers{"create": {taken}, "GET": {broken}}, true, false, []string{creates, asks}},
 		"taken again": {
-			answers{"create": {taken, taken}, "GET": {owned("x", "here")}, "DELETE": {gone}}, true, false,
+			answers{"create": {taken, taken}, "GET": {owned("x", "here")}, "DELETE": {gone}},
+			true, false,
 			[]string{creates, asks, removes("d"), creates},
 		},
 		"stays": {
-			answers{"create": {taken}, "GET": {owned("x", "here")}, "DELETE": {broken}}, true, true,
+			answers{"create": {taken}, "GET": {owned("x", "here")}, "DELETE": {broken}},
+			true, true,
 			[]string{creates, asks, removes("d"), removes("d")},
 		},
 		"refused": {answers{"create": {status(http.StatusBadRequest)}}, true, false, []string{creates}},
 		"cut": {
-			answers{"create": {cut}, "GET": {owned("x", "here")}, "DELETE": {gone}}, true, false,
+			answers{"create": {cut}, "GET": {owned("x", "here")}, "DELETE": {gone}},
+			true, false,
 			[]string{creates, asks, removes("d")},
 		},
 		"cut after a conflict": {
-			answers{"create": {taken, cut}, "GET": {owned("x", "here")}, "DELETE": {gone}}, true, false,
+			answers{"create": {taken, cut}, "GET": {owned("x", "here")}, "DELETE": {gone}},
+			true, false,
 			[]string{creates, asks, removes("d"), creates, asks, removes("d")},
 		},
 		"cut, and nothing made": {answers{"create": {cut}, "GET": {none}}, true, true, []string{creates, asks}},
 		"cut, and not ours":     {answers{"create": {cut}, "GET": {owned("y", "here")}}, true, false, []string{creates, asks}},
 		"cut twice":             {answers{"create": {cut}, "GET": {broken}}, true, true, []string{creates, asks}},
 		"fails half way": {
-			answers{"create": {broken}, "GET": {owned("x", "here")}, "DELETE": {gone}}, true, false,
+			answers{"create": {broken}, "GET": {owned("x", "here")}, "DELETE": {gone}},
+			true, false,
 			[]string{creates, asks, removes("d")},
 		},
 		"no id": {
-			answers{"create": {odd}, "GET": {owned("x", "here")}, "DELETE": {gone}}, true, false,
+			answers{"create": {odd}, "GET": {owned("x", "here")}, "DELETE": {gone}},
+			true, false,
 			[]string{creates, asks, removes("d")},
 		},
 	} {
@@ -194,7 +202,9 @@ func TestRemovalOfALostAnswer(t *testing.T) {
 			[]http.HandlerFunc{taken}, []http.HandlerFunc{none}, false, append(slices.Clone(once), wait),
 		},
 		"goes on and fails": {
-			[]http.HandlerFunc{taken}, []http.HandlerFunc{waited(`{"StatusCode":0,"Error":{"Message":"device or resource busy"}}`)}, true,
+			[]http.HandlerFunc{taken},
+			[]http.HandlerFunc{waited(`{"StatusCode":0,"Error":{"Message":"device or resource busy"}}`)},
+			true,
 			append(slices.Clone(once), wait),
 		},
 		"fails":   {[]http.HandlerFunc{broken}, nil, true, twice},
