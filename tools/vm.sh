@@ -59,7 +59,7 @@ guest() {
   ln -s ../vm.service "$work/root/etc/systemd/system/default.target.wants/vm.service"
   echo guest >"$work/root/etc/hostname"
   echo '/dev/vdb /payload ext4 rw 0 0' >"$work/root/etc/fstab"
-  disk "$work/root" "$cache/guest.img" 12G
+  disk "$work/root" "$cache/guest.img" 24G
   rm -rf "$work/root" "$work/root.tar"
   echo "$inputs" >"$cache/made"
 }
