@@ -150,8 +150,8 @@ func (c *Client) Pid() int { return c.cmd.Process.Pid }
 func (c *Client) Done() <-chan struct{} { return c.done }
 
 // Close ends the connection, upon which the runner takes everything down, and
-// waits for its end. A runner that hangs is killed after hangs. A second call
-// waits as well.
+// waits for its end. A runner that does not end within hangs is killed. A second
+// call waits as well.
 func (c *Client) Close() error {
 	_ = c.conn.unix.Close() // the reader ends, and with it every call
 	<-c.done
